@@ -82,8 +82,6 @@ def attention_by_frame(source: Trace | Run, sample: str | None = None) -> xr.Dat
 
 def _choose_trace(run: Run, sample: str | None) -> Trace:
     """Return the trace of a sample; by default of the first with a video."""
-    if not len(run):
-        raise InputError(f"{run.path}: contains no finished samples")
     if sample is None:
         sample = next((name for name in run.ids if run.sample(name).videos), None)
         if sample is None:

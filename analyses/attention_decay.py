@@ -8,15 +8,13 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.source import analysis_of_run, describe
+from mmprobe.analyses.source import SampleRows, analysis_of_run
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import GROUP_NAMES
-from mmprobe.errors import InputError, NotApplicable
-from mmprobe.samples import set_keys
-from mmprobe.stats.columns import Columns
-from mmprobe.stats.compare import LABELS, label_masks, means_by_label
-from mmprobe.stats.intervals import COSINE, FRACTION, QUANTITY, Range
-from mmprobe.stats.sets import Sets
+from mmprobe.errors import NotApplicable
+from mmprobe.stats.compare import LABELS, label_masks
+from mmprobe.stats.estimate import estimate_mean
+from mmprobe.stats.intervals import COSINE, FRACTION, QUANTITY
 
 AUTHORS_GROUPS = ("system", "visual", "user")
 SUMMARIES = ("share", "slope", "share_authors", "slope_authors", "system")  # of a sample
@@ -80,42 +78,35 @@ def attention_decay(run: Run) -> xr.Dataset:
         >>> ds = attention_decay(run)                               # doctest: +SKIP
         >>> ds.slope_authors.sel(layer=3).item()                    # doctest: +SKIP
     """
-    if not len(run):
-        raise InputError(f"{run.path}: contains no finished samples")
     means = {name: StepMean() for name in ("mass", "mass_per_token", "mass_authors")}
     visual = {(label, form): StepMean() for label in LABELS for form in FORMS}
-    groups = Sets()
-    labels, left_out = [], []
-    rows = Columns()
+    measured = SampleRows("attention_decay", run)
     for name, trace in run.stream("attention_decay"):
         arrays = _measure_sample(trace)
         if arrays is None:
-            left_out.append(name)
+            measured.left_out.append(name)
             continue
-        groups.add(trace.sample.id, set_keys(trace.sample))
-        labels.append(run.faithful(name))
+        measured.add(trace, _summarise_sample(arrays))
         for kind, mean in means.items():
             mean.add(arrays[kind])
-        for label, mask in label_masks(labels[-1:]).items():
+        for label, mask in label_masks(measured.faithful[-1:]).items():
             for form in FORMS if mask.item() else ():
                 if not np.isnan(arrays[f"visual{form}"]).all():
                     visual[label, form].add(arrays[f"visual{form}"])
-        rows.append(_summarise_sample(arrays))
-    if not rows:
+    if not len(measured):
         raise NotApplicable(f"{run.path}: every sample has values that are not finite in attention/mass")
-    out = _average_steps(means, run[groups.names[0]].attention_mass)
+    out = _average_steps(means, run[measured.names[0]].attention_mass)
     steps, layers = out.sizes["step"], out.sizes["layer"]
     out["n"] = ("step", means["mass"].reached(steps))
     out["n_by_label"] = (("label", "step"), np.array([visual[label, ""].reached(steps) for label in LABELS]))
     for form in FORMS:
         by_label = [visual[label, form].mean(steps, (layers,)).T for label in LABELS]
         out[f"visual{form}_by_label"] = (("label", "layer", "step"), np.array(by_label))
-    out.coords["sample"] = groups.names
-    sets = groups.number()
+    out.coords["sample"] = measured.names
     for kind in SUMMARIES:
-        out[f"{kind}_of_sample"] = (("sample", "layer"), rows[kind])
-    _add_sample_means(out, label_masks(labels), sets)
-    out.attrs = describe("attention_decay", run, len(rows), sets, left_out)
+        out[f"{kind}_of_sample"] = (("sample", "layer"), measured.rows[kind])
+    _add_sample_means(out, measured)
+    out.attrs = measured.describe()
     return out
 
 
@@ -264,40 +255,22 @@ def early_minus_later(values: np.ndarray) -> np.ndarray:
     return np.asarray(values[:, :third].mean(1) - values[:, third:].mean(1))
 
 
-def _add_sample_means(out: xr.Dataset, masks: dict[str, np.ndarray], sets: np.ndarray) -> None:
-    """Add the means of shares and slopes over all samples and by label, with intervals.
-
-    Args:
-        masks: as `label_masks` returns them.
-        sets: int [sample], the set of images of each sample.
-    """
-    out["n_label"] = ("label", [int(masks[label].sum()) for label in LABELS])
-    all_samples = {"all": masks["all"]}
+def _add_sample_means(out: xr.Dataset, measured: SampleRows) -> None:
+    """Add the means of shares and slopes over all samples and by label, with intervals."""
+    labels = measured.labels
+    out["n_label"] = labels.counts()["n_label"]
     for form in FORMS:
         share, slope = (out[f"{kind}{form}_of_sample"].values for kind in ("share", "slope"))
         for kind, values in (("share", share), ("slope", slope)):
             known = ~np.isnan(values).any(1)
-            out[f"n_{kind}{form}"] = ("label", [int((masks[label] & known).sum()) for label in LABELS])
-        _add_means(out, f"visual_share{form}", share, all_samples, ("layer",), sets, FRACTION)
-        _add_means(out, f"slope{form}", slope, all_samples, ("layer",), sets, QUANTITY)
-        _add_means(out, f"slope{form}_by_label", slope, masks, ("label", "layer"), sets, QUANTITY)
-        _add_means(out, f"decay{form}", slope.mean(1), masks, ("label",), sets, QUANTITY)
-        _add_means(out, f"early_suppression{form}", early_minus_later(share), masks, ("label",), sets, COSINE)
+            out[f"n_{kind}{form}"] = ("label", [int((labels.masks[label] & known).sum()) for label in LABELS])
+        for name, values, range in (("visual_share", share, FRACTION), ("slope", slope, QUANTITY)):
+            known = ~np.isnan(values).any(1)
+            mean = estimate_mean(values[known], measured.sets[known], range)
+            out.update(mean.variables(f"{name}{form}", "layer"))
+        out.update(labels.means(f"slope{form}_by_label", slope, QUANTITY))
+        out.update(labels.means(f"decay{form}", slope.mean(1), QUANTITY, ("label",)))
+        early = early_minus_later(share)
+        out.update(labels.means(f"early_suppression{form}", early, COSINE, ("label",)))
     excess = early_minus_later(out["system_of_sample"].values)
-    _add_means(out, "system_excess", excess, masks, ("label",), sets, COSINE)
-
-
-def _add_means(
-    out: xr.Dataset,
-    name: str,
-    values: np.ndarray,
-    masks: dict[str, np.ndarray],
-    dims: tuple[str, ...],
-    sets: np.ndarray,
-    range: Range,
-) -> None:
-    """Add the mean over each mask's samples of values [sample, ...], with its interval; NaN is left out."""
-    known = ~np.isnan(values.reshape(len(values), -1)).any(1)
-    masks = {label: mask & known for label, mask in masks.items()}
-    for variable, (_, array) in means_by_label(name, values, masks, dims, sets, range).items():
-        out[variable] = (dims, array if "label" in dims else array[0])
+    out.update(labels.means("system_excess", excess, COSINE, ("label",)))

@@ -10,15 +10,13 @@ import xarray as xr
 from scipy.stats import rankdata
 
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
-from mmprobe.analyses.source import analysis_of_run, describe
+from mmprobe.analyses.source import SampleRows, analysis_of_run
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.samples import set_keys
 from mmprobe.stats.columns import Columns
-from mmprobe.stats.compare import LABELS, MINIMUM, compare_labels, label_masks, means_by_label
-from mmprobe.stats.estimate import Estimate, estimate_mean, estimate_rows
+from mmprobe.stats.compare import LABELS, MINIMUM, ByLabel
+from mmprobe.stats.estimate import Estimate, estimate_known, estimate_mean, stack_estimates
 from mmprobe.stats.intervals import FRACTION, LENGTH
-from mmprobe.stats.sets import Sets
 
 DRAWS = 100
 
@@ -73,11 +71,7 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
     """
     if draws < 1:
         raise InputError(f"draws {draws}: must be 1 or more")
-    if not len(run):
-        raise InputError(f"{run.path}: contains no finished samples")
-    groups = Sets()
-    rows = Columns()
-    left_out = []
+    measured = SampleRows("attention_ratio", run)
     n_without_regions = 0
     for name, trace in run.stream("attention_ratio"):
         patches = find_patches(trace) if trace.images.sizes.get("image", 0) else []
@@ -86,28 +80,20 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
             continue
         row = _measure_sample(trace, draws, seed)
         if all(np.isfinite(values).all() for name, values in row.items() if name != "head_ratio"):
-            rows.append(row)
-            groups.add(trace.sample.id, set_keys(trace.sample))
+            measured.add(trace, row)
         else:
-            left_out.append(name)
-    if not rows:
+            measured.left_out.append(name)
+    if not len(measured):
         raise NotApplicable(f"{run.path}: no sample has `regions` on its images and finite values")
-    names = groups.names
-    first = run[names[0]]
-    out = xr.Dataset(
-        coords={"sample": names, "layer": first.attention_visual["layer"].values, "label": list(LABELS)}
-    )
-    sets = groups.number()
-    note = _add_ratios(out, rows, label_masks([run.faithful(name) for name in names]), minimum, sets)
-    _add_sinks(out, rows, sets)
+    first, rows = run[measured.names[0]], measured.rows
+    layers = first.attention_visual["layer"].values
+    out = xr.Dataset(coords={"sample": measured.names, "layer": layers, "label": list(LABELS)})
+    note = _add_ratios(out, rows, measured.labels, minimum)
+    _add_sinks(out, rows, measured.sets)
     if "head_ratio" in rows:
         out["head"] = ("head", first.attention_visual_head["head"].values)
-        _add_heads(out, rows["head_ratio"], sets)
-    out.attrs = (
-        describe("attention_ratio", run, len(names), sets, left_out, draws=draws)
-        | {"n_without_regions": n_without_regions}
-        | ({"note": note} if note else {})
-    )
+        _add_heads(out, rows["head_ratio"], measured.sets)
+    out.attrs = measured.describe(note, {"n_without_regions": n_without_regions}, draws=draws)
     return out
 
 
@@ -160,24 +146,14 @@ def _border(grid: tuple[int, int]) -> np.ndarray:
     return cells
 
 
-def _add_ratios(
-    out: xr.Dataset,
-    rows: Columns,
-    masks: dict[str, np.ndarray],
-    minimum: int,
-    sets: np.ndarray,
-) -> str:
+def _add_ratios(out: xr.Dataset, rows: Columns, labels: ByLabel, minimum: int) -> str:
     """Add the ratios and their comparison; return the note of the comparison."""
     ratio, random = rows["ratio"], rows["ratio_random"]
     out["ratio"] = (("sample", "layer"), ratio)
     out["ratio_random"] = (("sample", "layer"), random)
-    out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
-    out["n_faithful"] = ((), int(masks["faithful"].sum()))
-    out["n_unfaithful"] = ((), int(masks["unfaithful"].sum()))
-    out.update(means_by_label("ratio_by_label", ratio, masks, ("label", "layer"), sets, LENGTH))
-    out.update(means_by_label("random_by_label", random, masks, ("label", "layer"), sets, LENGTH))
-    variables, note = compare_labels(ratio, masks, ("layer",), minimum, sets=sets)
-    out.update(variables)
+    differences, note = labels.compare(ratio, minimum=minimum)
+    out.update(labels.counts() | labels.means("ratio_by_label", ratio, LENGTH))
+    out.update(labels.means("random_by_label", random, LENGTH) | differences)
     return note
 
 
@@ -196,7 +172,8 @@ def _add_heads(out: xr.Dataset, ratio: np.ndarray, groups: np.ndarray) -> None:
         ratio: [sample, layer, head].
         groups: int [sample], as `image_sets` returns them.
     """
-    mean = estimate_rows(np.moveaxis(ratio, 0, -1), groups, LENGTH)
+    heads = ratio.reshape(len(ratio), -1).T
+    mean = stack_estimates([estimate_known(head, groups, LENGTH) for head in heads], ratio.shape[1:])
     out.update(mean.variables("head_ratio", ("layer", "head")))
     out["n_head"] = (("layer", "head"), mean.n)
     order = np.argsort(-mean.value.ravel(), kind="stable")[: int((mean.n > 0).sum())]  # NaN come last

@@ -10,15 +10,12 @@ import xarray as xr
 from scipy.stats import rankdata
 
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
-from mmprobe.analyses.source import analysis_of_run, describe
+from mmprobe.analyses.source import SampleRows, analysis_of_run
 from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable, NotCaptured
-from mmprobe.samples import set_keys
-from mmprobe.stats.columns import Columns
-from mmprobe.stats.compare import LABELS, MINIMUM, compare_labels, holm, label_masks, means_by_label
+from mmprobe.stats.compare import LABELS, MINIMUM, ByLabel, holm
 from mmprobe.stats.intervals import COSINE, FRACTION
-from mmprobe.stats.sets import Sets
 
 TOP = 0.2
 DRAWS = 200
@@ -94,11 +91,7 @@ def attention_vs_activation(
         raise InputError(f"top {top}: must be between 0 and 1")
     if draws < 1:
         raise InputError(f"draws {draws}: must be 1 or more")
-    if not len(run):
-        raise InputError(f"{run.path}: contains no finished samples")
-    groups = Sets()
-    names, labels, left_out = [], [], []
-    rows = Columns()
+    measured = SampleRows("attention_vs_activation", run)
     steps: list[np.ndarray] = []
     n_imageless = 0
     for name, trace in run.stream("attention_vs_activation"):
@@ -110,26 +103,18 @@ def attention_vs_activation(
         except NotApplicable:
             raise
         except InputError:
-            left_out.append(name)
+            measured.left_out.append(name)
             continue
-        names.append(name)
-        labels.append(run.faithful(name))
-        groups.add(trace.sample.id, set_keys(trace.sample))
         measures = _measure_sample(trace, attention, activation, top, draws, seed)
-        rows.append({"means": [_mean(measures[measure]) for measure in MEASURES]})
+        measured.add(trace, {"means": [_mean(measures[measure]) for measure in MEASURES]})
         if by_step:
             steps.append(np.array([measures[measure] for measure in MEASURES]))
-    if not rows:
+    if not len(measured):
         raise NotApplicable(f"{run.path}: no sample has images and finite values")
     out = _join_steps(steps) if by_step else xr.Dataset()
-    out = out.assign_coords(sample=names, measure=list(MEASURES), label=list(LABELS))
-    sets = groups.number()
-    note = _add_means(out, rows["means"], labels, minimum, sets)
-    out.attrs = (
-        describe("attention_vs_activation", run, len(names), sets, left_out, top=top, draws=draws)
-        | {"n_imageless": n_imageless}
-        | ({"note": note} if note else {})
-    )
+    out = out.assign_coords(sample=measured.names, measure=list(MEASURES), label=list(LABELS))
+    note = _add_means(out, measured.rows["means"], measured.labels, minimum)
+    out.attrs = measured.describe(note, {"n_imageless": n_imageless}, top=top, draws=draws)
     return out
 
 
@@ -268,13 +253,7 @@ def _join_steps(steps: list[np.ndarray]) -> xr.Dataset:
     return xr.Dataset(variables, {"step": np.arange(longest)})
 
 
-def _add_means(
-    out: xr.Dataset,
-    of_samples: np.ndarray,
-    labels: list[bool | None],
-    minimum: int,
-    sets: np.ndarray,
-) -> str:
+def _add_means(out: xr.Dataset, of_samples: np.ndarray, labels: ByLabel, minimum: int) -> str:
     """Add the means by sample and by label, and the differences; return the note of the comparison.
 
     Args:
@@ -284,13 +263,10 @@ def _add_means(
     counts, notes = [], []
     for measure, means in zip(MEASURES, of_samples.T, strict=True):
         out[f"{measure}_of_sample"] = ("sample", means)
-        known = np.isfinite(means)
-        masks = {label: mask & known for label, mask in label_masks(labels).items()}
-        counts.append([int(mask.sum()) for mask in masks.values()])
-        filled = np.where(known, means, 0.0)
+        counts.append([int((mask & np.isfinite(means)).sum()) for mask in labels.masks.values()])
         range = COSINE if measure == "rank_correlation" or "_lift_" in measure else FRACTION
-        label_means = means_by_label("mean", filled, masks, ("label",), sets, range)
-        differences, note = compare_labels(filled, masks, (), minimum, sets=sets)
+        label_means = labels.means("mean", means, range, ("label",))
+        differences, note = labels.compare(means, (), minimum)
         notes.append(note)
         for name, (_, values) in (label_means | differences).items():
             columns.setdefault(name, []).append(np.asarray(values))

@@ -12,14 +12,13 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.analyses.regions import find_mentions, find_patches, image_sizes, mask_patches
-from mmprobe.analyses.source import analysis_of_run, describe
+from mmprobe.analyses.source import SampleRows, analysis_of_run
 from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.contents import named_things
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.samples import Region, Sample, set_keys
+from mmprobe.samples import Region, Sample
 from mmprobe.stats.estimate import estimate_from_sums
-from mmprobe.stats.sets import Sets
 
 FUNCTION_WORDS = frozenset(
     """
@@ -73,8 +72,7 @@ def localisation(
         >>> localisation(run).f1_iou.sel(map="tam").item()          # doctest: +SKIP
         0.42
     """
-    groups = Sets()
-    rows, left_out = [], []
+    measured, rows = SampleRows("localisation", run), []
     for name, trace in run.stream("localisation"):
         if not trace.images.sizes.get("image", 0):
             continue
@@ -84,16 +82,16 @@ def localisation(
         except NotApplicable:
             raise
         except InputError:
-            left_out.append(name)
+            measured.left_out.append(name)
             continue
         if row is not None:
-            groups.add(trace.sample.id, set_keys(trace.sample))
+            measured.add(trace)
             rows.append(row)
     if not rows:
         raise NotApplicable(
             f"{run.path}: no answer names a thing with a place; samples declare them in `regions` and `metadata`"
         )
-    return _make_dataset(run, groups, rows, left_out, seed)
+    return _make_dataset(measured, rows, seed)
 
 
 def otsu_threshold(values: np.ndarray, bins: int = 256) -> float:
@@ -162,26 +160,23 @@ def _measure_sample(trace: Trace, nouns: Things, function_words: frozenset[str])
     return _SampleIous(object_ious, function_ious, all(own[name] for name, _ in mentions))
 
 
-def _make_dataset(
-    run: Run, groups: Sets, rows: Sequence[_SampleIous], left_out: list[str], seed: int
-) -> xr.Dataset:
+def _make_dataset(measured: SampleRows, rows: Sequence[_SampleIous], seed: int) -> xr.Dataset:
     """Return the means of Obj-IoU and Func-IoU, with intervals."""
     object_ious = np.array([row.object_ious for row in rows])
     function_ious = np.array([row.function_ious for row in rows])
-    out = xr.Dataset(coords={"sample": groups.names, "map": list(MAPS)})
+    out = xr.Dataset(coords={"sample": measured.names, "map": list(MAPS)})
     out["obj_iou_sample"] = (("sample", "map"), object_ious)
     out["func_iou_sample"] = (("sample", "map"), function_ious)
     known = np.isfinite(function_ious)
     terms = np.stack([object_ious, np.where(known, function_ious, 0), known, np.ones(known.shape)], axis=-1)
-    sets = groups.number()
-    scores = estimate_from_sums(_score, terms, sets, (0.0, 1.0), seed)
+    scores = estimate_from_sums(_score, terms, measured.sets, (0.0, 1.0), seed)
     for suffix, (_, values) in scores.variables("").items():
         for index, name in enumerate(("obj_iou", "func_iou", "f1_iou")):
             out[name + suffix] = ("map", values[:, index])
     out["n_obj"] = ((), len(rows))
     out["n_own"] = ((), sum(row.own for row in rows))
     out["n_func"] = ((), int(known.all(1).sum()))
-    out.attrs = describe("localisation", run, len(rows), sets, left_out)
+    out.attrs = measured.describe()
     return out
 
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.source import analysis_of_run, describe
+from mmprobe.analyses.source import SampleRows, analysis_of_run
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.samples import set_keys
-from mmprobe.stats.columns import Columns
-from mmprobe.stats.compare import LABELS, MINIMUM, compare_labels, label_masks, means_by_label
+from mmprobe.stats.compare import LABELS, MINIMUM, ByLabel
 from mmprobe.stats.intervals import FRACTION
-from mmprobe.stats.sets import Sets
 
 RULES = ("sum", "tokens", "any", "mean")
 THIRDS = ("early", "middle", "deep")
@@ -89,51 +86,30 @@ def neuron_activation(
         raise InputError(f"top {top}: must be 1 or more")
     if not 0 < scale < np.inf:
         raise InputError(f"scale {scale}: must be above 0 and finite")
-    if not len(run):
-        raise InputError(f"{run.path}: contains no finished samples")
     layers = run[run.ids[0]].array("ffn/gate_sum")["layer"].values
-    groups = Sets()
-    rows = Columns()
-    names, labels, left_out = [], [], []
+    measured = SampleRows("neuron_activation", run)
     n_active: dict[bool, np.ndarray] = {}  # samples [layer, neuron] with the neuron active, by `faithful`
     for name, trace in run.stream("neuron_activation"):
-        faithful = run.faithful(name)
         gate_sum = trace.array("ffn/gate_sum").values
         if not np.isfinite(gate_sum).all():
-            left_out.append(name)
+            measured.left_out.append(name)
             continue
         active = {"sum": gate_sum > 0} | _apply_other_rules(trace, gate_sum, threshold)
-        rows.append({rule: neurons.mean(1) for rule, neurons in active.items()})
-        names.append(name)
-        labels.append(faithful)
-        groups.add(trace.sample.id, set_keys(trace.sample))
-        if faithful is not None:
+        measured.add(trace, {rule: neurons.mean(1) for rule, neurons in active.items()})
+        if (faithful := measured.faithful[-1]) is not None:
             n_active[faithful] = n_active.get(faithful, 0) + active["sum"]
-    if not rows:
+    if not len(measured):
         raise NotApplicable(f"{run.path}: every sample has values that are not finite in ffn/gate_sum")
-    out = xr.Dataset(coords={"sample": names, "layer": layers, "label": list(LABELS)})
-    masks = label_masks(labels)
-    out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
-    out["n_faithful"] = ((), int(masks["faithful"].sum()))
-    out["n_unfaithful"] = ((), int(masks["unfaithful"].sum()))
-    sets = groups.number()
-    note = _add_ratios(out, rows, masks, minimum, sets)
+    out = xr.Dataset(coords={"sample": measured.names, "layer": layers, "label": list(LABELS)})
+    out.update(measured.labels.counts())
+    note = _add_ratios(out, measured, minimum)
     for variable in (each for each in list(out) if str(each).startswith("difference")):
         out[variable] = out[variable] * scale
     if not note:
         faithful_share = n_active[True] / int(out["n_faithful"])
         unfaithful_share = n_active[False] / int(out["n_unfaithful"])
         out.update(_rank_neurons(faithful_share, unfaithful_share, layers, top))
-    out.attrs = describe(
-        "neuron_activation",
-        run,
-        len(rows),
-        sets,
-        left_out,
-        neurons=gate_sum.shape[1],
-        threshold=threshold,
-        scale=scale,
-    ) | ({"note": note} if note else {})
+    out.attrs = measured.describe(note, neurons=gate_sum.shape[1], threshold=threshold, scale=scale)
     return out
 
 
@@ -153,42 +129,27 @@ def _apply_other_rules(trace: Trace, gate_sum: np.ndarray, threshold: float) -> 
     return active | {"any": n_steps > 0, "mean": n_steps > threshold * len(packed)}
 
 
-def _add_ratios(
-    out: xr.Dataset,
-    rows: Columns,
-    masks: dict[str, np.ndarray],
-    minimum: int,
-    sets: np.ndarray,
-) -> str:
+def _add_ratios(out: xr.Dataset, measured: SampleRows, minimum: int) -> str:
     """Add the ratios of every rule that all samples have; return the note of the comparison."""
-    note = ""
-    for rule in RULES:
-        if rule not in rows:
-            continue
+    note, labels = "", measured.labels
+    for rule in (rule for rule in RULES if rule in measured.rows):
         suffix = "" if rule == "sum" else f"_{rule}"
-        note = _add_ratio(out, rows[rule], "layer", suffix, masks, minimum, sets)
+        note = _add_ratio(out, measured.rows[rule], "layer", suffix, labels, minimum)
     if out.sizes["layer"] >= len(THIRDS):
         out.coords["third"] = list(THIRDS)
         splits = np.array_split(out["ratio"].values, len(THIRDS), axis=1)
         thirds = np.stack([split.mean(1) for split in splits], 1)
-        _add_ratio(out, thirds, "third", "_third", masks, minimum, sets)
+        _add_ratio(out, thirds, "third", "_third", labels, minimum)
     return note
 
 
 def _add_ratio(
-    out: xr.Dataset,
-    values: np.ndarray,
-    dim: str,
-    suffix: str,
-    masks: dict[str, np.ndarray],
-    minimum: int,
-    sets: np.ndarray,
+    out: xr.Dataset, values: np.ndarray, dim: str, suffix: str, labels: ByLabel, minimum: int
 ) -> str:
     """Add the ratios [sample, dim] of one rule and their comparison; return its note."""
     out[f"ratio{suffix}"] = (("sample", dim), values)
-    out.update(means_by_label(f"ratio{suffix}_by_label", values, masks, ("label", dim), sets, FRACTION))
-    variables, note = compare_labels(values, masks, (dim,), minimum, suffix, sets)
-    out.update(variables)
+    differences, note = labels.compare(values, (dim,), minimum, suffix)
+    out.update(labels.means(f"ratio{suffix}_by_label", values, FRACTION, ("label", dim)) | differences)
     return note
 
 

@@ -9,16 +9,13 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.analyses.regions import find_mentions, find_patches, image_sizes, mask_patches
-from mmprobe.analyses.source import analysis_of_run, describe
+from mmprobe.analyses.source import SampleRows, analysis_of_run
 from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.contents import named_things
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.samples import set_keys
-from mmprobe.stats.columns import Columns
 from mmprobe.stats.estimate import estimate_from_sums, estimate_share
 from mmprobe.stats.intervals import FRACTION
-from mmprobe.stats.sets import Sets
 
 MAPS = ("raw", "tam")
 
@@ -60,9 +57,7 @@ def pointing_game(run: Run) -> xr.Dataset:
         >>> ds.hit_rate.sel(map="raw").item(), ds.chance.item()     # doctest: +SKIP
         (0.91, 0.09)
     """
-    if not len(run):
-        raise InputError(f"{run.path}: contains no finished samples")
-    groups, rows, left_out = Sets(), Columns(), []
+    measured = SampleRows("pointing_game", run)
     for name, trace in run.stream("pointing_game"):
         masks = _find_names(trace)
         if not masks:
@@ -72,15 +67,14 @@ def pointing_game(run: Run) -> xr.Dataset:
         except NotApplicable:
             raise
         except InputError:
-            left_out.append(name)
+            measured.left_out.append(name)
             continue
-        rows.append(row)
-        groups.add(trace.sample.id, set_keys(trace.sample))
-    if not rows:
+        measured.add(trace, row)
+    if not len(measured):
         raise NotApplicable(
             f"{run.path}: no answer names a thing with a place; samples declare them in `metadata.objects`"
         )
-    return _make_dataset(run, groups, rows, left_out)
+    return _make_dataset(measured)
 
 
 def _find_names(trace: Trace) -> list[tuple[list[int], np.ndarray]]:
@@ -128,9 +122,9 @@ def _measure_sample(trace: Trace, names: list[tuple[list[int], np.ndarray]]) -> 
     return row | {"chance": np.sum([mask.mean() for _, mask in names]), "names": np.array(len(names))}
 
 
-def _make_dataset(run: Run, groups: Sets, rows: Columns, left_out: list[str]) -> xr.Dataset:
-    sets, first = groups.number(), run[groups.names[0]]
-    out = xr.Dataset(coords={"sample": groups.names})
+def _make_dataset(measured: SampleRows) -> xr.Dataset:
+    rows, sets, first = measured.rows, measured.sets, measured.run[measured.names[0]]
+    out = xr.Dataset(coords={"sample": measured.names})
     dims = {"hit_rate": ("map",), "hit_rate_layer": ("layer",), "hit_rate_head": ("layer", "head")}
     names = rows["names"]
     for name, own in dims.items():
@@ -149,5 +143,5 @@ def _make_dataset(run: Run, groups: Sets, rows: Columns, left_out: list[str]) ->
     if "head" in out.dims:
         out = out.assign_coords(head=first.array("attention/visual_head")["head"].values)
     out["n_names"] = ((), int(rows["names"].sum()))
-    out.attrs = describe("pointing_game", run, len(rows), sets, left_out)
+    out.attrs = measured.describe()
     return out

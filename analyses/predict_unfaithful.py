@@ -108,8 +108,6 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
     for name, number in (("minimum", minimum), ("folds", folds)):
         if number < 2:
             raise InputError(f"{name} {number}: must be 2 or more")
-    if not len(run):
-        raise InputError(f"{run.path}: contains no finished samples")
     faithful = {name: run.faithful(name) for name in sorted(run.ids)}
     labels = {name: int(not label) for name, label in faithful.items() if label is not None}
     _check_classes(run, list(labels.values()), max(minimum, folds))

@@ -18,7 +18,7 @@ from mmprobe.cache import Run
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.samples import set_keys
-from mmprobe.stats.compare import LABELS, MINIMUM, compare_groups, compare_labels, label_masks, means_by_label
+from mmprobe.stats.compare import LABELS, MINIMUM, ByLabel, label_masks
 from mmprobe.stats.intervals import COSINE
 from mmprobe.stats.sets import Sets
 
@@ -89,8 +89,6 @@ def residual_drift(
     """
     if stream not in STREAMS:
         raise InputError(f"stream {stream!r}: must be one of {', '.join(STREAMS)}")
-    if not len(run):
-        raise InputError(f"{run.path}: contains no finished samples")
     path = f"residual/{stream}"
     layers = run[run.ids[0]].array(path)["layer"].values
     if final_norm is not None and (stream != "post" or layers[-1] + 1 != run.config["model"]["layers"]):
@@ -149,17 +147,18 @@ def _add_cosines(
     sets: np.ndarray,
 ) -> str:
     """Add the cosines [pair, layer], their means and comparison; return the note of the comparison."""
-    masks = label_masks(labels)
+    by_label = ByLabel(label_masks(labels), sets)
     out["pair_faithful"] = ("pair", np.array([np.nan if label is None else float(label) for label in labels]))
-    out["n"] = ("faithful", [int(mask.sum()) for mask in masks.values()])
-    out["n_faithful"] = ((), int(masks["faithful"].sum()))
-    out["n_unfaithful"] = ((), int(masks["unfaithful"].sum()))
+    counts = by_label.counts()
+    out["n"] = ("faithful", counts.pop("n_label")[1])
+    out.update(counts)
     note = ""
     for suffix, values in (("", cosine), ("_aligned", aligned)):
         out[f"cosine{suffix}"] = (("pair", "layer"), values)
-        out.update(means_by_label(f"cosine{suffix}_mean", values, masks, ("faithful", "layer"), sets, COSINE))
-        variables, note = compare_labels(values, masks, ("layer",), minimum, suffix, sets)
-        out.update(variables)
+        differences, note = by_label.compare(values, minimum=minimum, suffix=suffix)
+        out.update(
+            by_label.means(f"cosine{suffix}_mean", values, COSINE, ("faithful", "layer")) | differences
+        )
     return note
 
 
@@ -184,11 +183,12 @@ def _add_contradictions(
     out["n_both_yes"] = ((), answers.count([True, True]))
     out["n_both_no"] = ((), answers.count([False, False]))
     values = out["cosine"].values
-    out.update(means_by_label("cosine_by_consistency", values, masks, ("consistency", "layer"), sets, COSINE))
-    names = (CONSISTENCY[1], CONSISTENCY[0])
-    comparison = compare_groups(values, masks[names[0]], masks[names[1]], minimum, names, sets)
-    out.update(comparison.all_variables("_contradictory", "layer"))
-    return comparison.note
+    kinds = ByLabel(masks, sets)
+    differences, note = kinds.compare(
+        values, minimum=minimum, suffix="_contradictory", names=(CONSISTENCY[1], CONSISTENCY[0])
+    )
+    out.update(kinds.means("cosine_by_consistency", values, COSINE, ("consistency", "layer")) | differences)
+    return note
 
 
 def _find_pairs(run: Run) -> tuple[dict[str, tuple[str, str]], list[str]]:

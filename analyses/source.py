@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from functools import update_wrapper, wraps
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, update_wrapper, wraps
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from numpy.typing import ArrayLike
 
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError
 from mmprobe.registry import check_made, first_line
-from mmprobe.samples import image_sets
+from mmprobe.samples import image_sets, set_keys
+from mmprobe.stats.columns import Columns
+from mmprobe.stats.compare import ByLabel, label_masks
+from mmprobe.stats.sets import Sets
 
 _SPAN = inspect.Parameter("span", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
 
@@ -22,7 +26,7 @@ def analysis_of_run(analyze: Callable[..., xr.Dataset]) -> Callable[..., xr.Data
     """Return an analysis whose data set says what it is of (`count_sets`), and which takes the keyword `span`.
 
     `span` is `thinking` or `answer` for the steps of this span alone, None for all. Answers without the span are left out, with
-    a warning. The data set's attribute `span` names it. The keyword raises InputError where the span is unknown, and NotCaptured
+    a warning. The data set's attribute `span` names it. A run without samples raises InputError. So does the keyword where the span is unknown, and NotCaptured
     where a data set that the analysis needs cannot be limited.
 
     Example:
@@ -32,6 +36,8 @@ def analysis_of_run(analyze: Callable[..., xr.Dataset]) -> Callable[..., xr.Data
 
     @wraps(analyze)
     def limited(source: Run | Trace, *args: Any, span: str | None = None, **settings: Any) -> xr.Dataset:
+        if isinstance(source, Run) and not len(source):
+            raise InputError(f"{source.path}: contains no finished samples")
         source = source if span is None else source.within(span)
         dataset = analyze(source, *args, **settings)
         if not {"sets", "sample"} & set(dataset.attrs):  # `describe` counted them, or it is of one answer
@@ -88,6 +94,62 @@ def count_sets(name: str, source: Run | Trace, dataset: xr.Dataset) -> xr.Datase
             sets = image_sets(source.sample(each) for each in names)
             counts |= {"samples": len(names), "sets": len(np.unique(sets))}
     return dataset.assign_attrs(counts)
+
+
+class SampleRows:
+    """The samples of a run that an analysis measured, one after the other: their numbers, labels and sets of images.
+
+    Attributes:
+        rows: the numbers of each sample.
+        faithful: whether each answer is faithful; None where nobody knows.
+        left_out: names of the samples whose values are not finite.
+
+    Example:
+        >>> measured = SampleRows("lengths", run)                                    # doctest: +SKIP
+        >>> for name, trace in run.stream("lengths"):                              # doctest: +SKIP
+        ...     measured.add(trace, {"length": len(trace.steps["id"])})
+        >>> measured.rows["length"].mean(), measured.describe()["sets"]            # doctest: +SKIP
+    """
+
+    def __init__(self, analysis: str, run: Run):
+        self.analysis, self.run = analysis, run
+        self.rows = Columns()
+        self.faithful: list[bool | None] = []
+        self.left_out: list[str] = []
+        self._sets = Sets()
+
+    def __len__(self) -> int:
+        return len(self.faithful)
+
+    def add(self, trace: Trace, row: Mapping[str, ArrayLike] | None = None) -> None:
+        """Add a sample, with a row of numbers if the analysis keeps any."""
+        sample = trace.sample
+        self._sets.add(sample.id, set_keys(sample))
+        self.faithful.append(self.run.faithful(sample.id))
+        if row is not None:
+            self.rows.append(row)
+
+    @property
+    def names(self) -> list[str]:
+        """The ids of the samples."""
+        return self._sets.names
+
+    @cached_property
+    def sets(self) -> np.ndarray:
+        """The set of images of each sample, int [sample]; for when all are added."""
+        return self._sets.number()
+
+    @property
+    def labels(self) -> ByLabel:
+        """The samples by label."""
+        return ByLabel(label_masks(self.faithful), self.sets)
+
+    def describe(
+        self, note: str = "", counts: Mapping[str, int] | None = None, **settings: Any
+    ) -> dict[str, Any]:
+        """Return the attributes of the data set (`describe`), with further counts, and a note where there is one."""
+        about = describe(self.analysis, self.run, len(self), self.sets, self.left_out, **settings)
+        return about | dict(counts or {}) | ({"note": note} if note else {})
 
 
 def describe(

@@ -13,15 +13,12 @@ import xarray as xr
 from scipy.special import log_softmax
 
 from mmprobe.analyses.attention_decay import StepMean
-from mmprobe.analyses.source import analysis_of_run, describe
+from mmprobe.analyses.source import SampleRows, analysis_of_run
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.samples import set_keys
-from mmprobe.stats.columns import Columns
-from mmprobe.stats.compare import LABELS, MINIMUM, compare_labels, label_masks, means_by_label, p_equivalent
+from mmprobe.stats.compare import LABELS, MINIMUM, ByLabel, label_masks, p_equivalent
 from mmprobe.stats.intervals import COSINE, LENGTH
-from mmprobe.stats.sets import Sets
 
 MEASURES = ("cos_mha", "cos_ffn", "kl")
 TRANSITIONS = MEASURES[:2]
@@ -89,15 +86,11 @@ def sublayer_transitions(
         raise InputError(f"margin {margin}: must be above 0")
     if positions not in ("generated", "prompt"):
         raise InputError(f"positions {positions!r}: must be generated or prompt")
-    if not len(run):
-        raise InputError(f"{run.path}: contains no finished samples")
     streams = _STREAMS if positions == "generated" else _PROMPT_STREAMS
     first = "update/kl" if positions == "generated" else streams[0]
     layers = run[run.ids[0]].array(first)["layer"].values
     by_step = {(label, name): StepMean() for label in LABELS for name in MEASURES}
-    groups = Sets()
-    rows = Columns()
-    labels, left_out = [], []
+    measured = SampleRows("sublayer_transitions", run)
     for name, trace in run.stream("sublayer_transitions"):
         if positions == "prompt":
             updates = _measure_updates(trace)
@@ -105,28 +98,25 @@ def sublayer_transitions(
             updates = np.array([trace.array(f"update/{measure}").values for measure in MEASURES], float)
         sample_norms = _measure_norms(trace, streams)
         if not updates.shape[1] or not (np.isfinite(updates).all() and np.isfinite(sample_norms).all()):
-            left_out.append(name)
+            measured.left_out.append(name)
             continue
         row = {"updates": updates.mean(1), "kl_median": np.median(updates[MEASURES.index("kl")], 0)}
-        rows.append(row | ({"norms": sample_norms} if len(sample_norms) else {}))
-        groups.add(trace.sample.id, set_keys(trace.sample))
-        labels.append(run.faithful(name))
-        for label, mask in label_masks(labels[-1:]).items():
+        measured.add(trace, row | ({"norms": sample_norms} if len(sample_norms) else {}))
+        for label, mask in label_masks(measured.faithful[-1:]).items():
             for measure, values in zip(MEASURES, updates, strict=True) if mask.item() else ():
                 by_step[label, measure].add(values)
-    if not rows:
+    if not len(measured):
         raise NotApplicable(f"{run.path}: every sample has values that are not finite in update/")
-    masks = label_masks(labels)
-    out = _average_steps(by_step, groups.names, layers)
-    sets = groups.number()
-    note = _add_sample_means(out, rows["updates"], masks, minimum, sets)
-    _add_equivalence(out, masks, minimum, margin, sets)
-    _add_measures(out, ("kl_median",), rows["kl_median"][:, None], masks, sets)
+    out = _average_steps(by_step, measured.names, layers)
+    rows, labels = measured.rows, measured.labels
+    _add_measures(out, MEASURES, rows["updates"], labels)
+    differences, note = labels.compare(rows["updates"], ("measure", "layer"), minimum)
+    out.update(labels.counts() | differences)
+    _add_equivalence(out, labels, minimum, margin)
+    _add_measures(out, ("kl_median",), rows["kl_median"][:, None], labels)
     if "norms" in rows:
-        _add_measures(out, NORMS, rows["norms"], masks, sets)
-    out.attrs = describe(
-        "sublayer_transitions", run, len(rows), sets, left_out, margin=margin, positions=positions
-    ) | ({"note": note} if note else {})
+        _add_measures(out, NORMS, rows["norms"], labels)
+    out.attrs = measured.describe(note, margin=margin, positions=positions)
     return out
 
 
@@ -152,45 +142,20 @@ def _average_steps(
     return out
 
 
-def _add_sample_means(
-    out: xr.Dataset, values: np.ndarray, masks: dict[str, np.ndarray], minimum: int, sets: np.ndarray
-) -> str:
-    """Add the means of values [sample, measure, layer] and their comparison; return its note."""
-    _add_measures(out, MEASURES, values, masks, sets)
-    out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
-    out["n_faithful"] = ((), int(masks["faithful"].sum()))
-    out["n_unfaithful"] = ((), int(masks["unfaithful"].sum()))
-    variables, note = compare_labels(values, masks, ("measure", "layer"), minimum, sets=sets)
-    out.update(variables)
-    return note
-
-
-def _add_equivalence(
-    out: xr.Dataset, masks: dict[str, np.ndarray], minimum: int, margin: float, sets: np.ndarray
-) -> None:
+def _add_equivalence(out: xr.Dataset, labels: ByLabel, minimum: int, margin: float) -> None:
     """Add p of the equivalence of unfaithful and faithful samples, for each transition and layer."""
     out.coords["transition"] = list(TRANSITIONS)
-    tests = [
-        p_equivalent(out[name].values, masks["unfaithful"], masks["faithful"], margin, sets, minimum)
-        for name in TRANSITIONS
-    ]
+    groups = labels.masks["unfaithful"], labels.masks["faithful"]
+    tests = [p_equivalent(out[name].values, *groups, margin, labels.sets, minimum) for name in TRANSITIONS]
     out["p_equivalent"] = (("transition", "layer"), np.array(tests))
 
 
-def _add_measures(
-    out: xr.Dataset,
-    names: tuple[str, ...],
-    values: np.ndarray,
-    masks: dict[str, np.ndarray],
-    sets: np.ndarray,
-) -> None:
+def _add_measures(out: xr.Dataset, names: tuple[str, ...], values: np.ndarray, labels: ByLabel) -> None:
     """Add each measure of values [sample, measure, layer], and its means by label."""
     for index, name in enumerate(names):
         range = COSINE if name in TRANSITIONS else LENGTH
         out[name] = (("sample", "layer"), values[:, index])
-        out.update(
-            means_by_label(f"{name}_by_label", values[:, index], masks, ("label", "layer"), sets, range)
-        )
+        out.update(labels.means(f"{name}_by_label", values[:, index], range))
 
 
 def _measure_updates(trace: Trace) -> np.ndarray:

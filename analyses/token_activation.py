@@ -254,8 +254,6 @@ def rank_gaussian(maps: np.ndarray) -> np.ndarray:
 
 def _choose_trace(run: Run, sample: str | None) -> Trace:
     """Return the trace of a sample; by default of the first unfaithful one, or the first of all."""
-    if not len(run):
-        raise InputError(f"{run.path}: contains no finished samples")
     if sample is None:
         sample = next((name for name in run.ids if run.faithful(name) is False), run.ids[0])
     elif sample not in run:

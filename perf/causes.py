@@ -48,7 +48,7 @@ CHOSEN_ON = 1_000_001  # on ten pairs of this seed, the default of 20 verified h
 HELD_OUT = 1_500_001  # training used seeds below 1,000,000
 FEW = 5  # pairs on which all ways are measured
 BATCH = 4  # pairs in a pass, the default over a run
-Way = Callable[[Model, Sample, Sample], xr.Dataset]
+Probing = Callable[[Model, Sample, Sample], xr.Dataset]
 ESTIMATES: dict[str, dict[str, Any]] = {
     "atp": {"method": "atp"},
     "atp_star, nothing verified": {"verify": 0},
@@ -124,13 +124,13 @@ def knock_out(model: Model, clean: Sample, corrupt: Sample) -> xr.Dataset:
     return ds.assign_attrs(forward_passes=2 + model.n_layers)
 
 
-def list_ways(metric: Any) -> dict[str, Way]:
+def list_ways(metric: Any) -> dict[str, Probing]:
     """Return the measured probes by name; the first is the exact one."""
 
     def estimate(options: dict[str, Any], *pair: Any) -> xr.Dataset:
         return attribution_patching(*pair, metric=metric, **options)
 
-    ways: dict[str, Way] = {"patch_components, 48 heads": partial(patch_components, metric=metric)}
+    ways: dict[str, Probing] = {"patch_components, 48 heads": partial(patch_components, metric=metric)}
     ways |= {f"attribution_patching, {name}": partial(estimate, way) for name, way in ESTIMATES.items()}
     if metric == "logprob":
         ways["TransformerLens' attribution_patch"] = peer
@@ -142,7 +142,7 @@ def list_ways(metric: Any) -> dict[str, Way]:
 
 
 def measure_pair(
-    ways: dict[str, Way], model: Model, clean: Sample, corrupt: Sample
+    ways: dict[str, Probing], model: Model, clean: Sample, corrupt: Sample
 ) -> dict[str, list[float]]:
     """Return forward and backward passes, seconds, and agreement with the first way, by way."""
     rows: dict[str, list[float]] = {}

@@ -74,7 +74,7 @@ STEPS = 6  # tokens of an answer that is compared with eager
 
 
 @dataclass
-class Setting:
+class GpuRun:
     """What the sections measure.
 
     Attributes:
@@ -162,7 +162,7 @@ def profile_card(call: Callable[[], Any], device: str) -> tuple[float, int]:
     return sum(each.self_device_time_total for each in events) / 1e6, sum(each.count for each in events)
 
 
-def measure_disk(setting: Setting, size: int) -> float:
+def measure_disk(setting: GpuRun, size: int) -> float:
     """Return the seconds that the disk takes for so many bytes in one file, with fsync."""
     setting.rest()
     piece, began = bytes(2**24), time.perf_counter()
@@ -191,7 +191,7 @@ def name_limit(seconds: float, card: float, waiting: float, writer: float, disk:
     return "launches"
 
 
-def measure_parity(setting: Setting) -> Iterator[str]:
+def measure_parity(setting: GpuRun) -> Iterator[str]:
     """Yield a row for each family and dtype: how far traces are from eager attention and torch's own hooks."""
     yield "| family | dtype | mass | resid_pre | resid_post | log-probability, nat |"
     yield "|---|---|---|---|---|---|"
@@ -222,7 +222,7 @@ def measure_parity(setting: Setting) -> Iterator[str]:
             yield f"| {family} | {dtype} | " + " | ".join(f"{gap:.1e}" for gap in gaps) + " |"
 
 
-def measure_cpu(setting: Setting) -> Iterator[str]:
+def measure_cpu(setting: GpuRun) -> Iterator[str]:
     """Yield a row for each engine, method and probe: how far its results on the card are from those on the CPU.
 
     A failure is a row, too.
@@ -304,7 +304,7 @@ def compare_probe(name: str, models: list[Model], run: mp.Run) -> str:
     return f"{equal} of {len(gaps)} variables | {gaps[worst]:.1e}, `{worst}`"
 
 
-def measure_reading(setting: Setting) -> Iterator[str]:
+def measure_reading(setting: GpuRun) -> Iterator[str]:
     """Yield a row for each dtype: how far reading an answer is from decoding it."""
     yield "| dtype | answers | tokens | largest difference, nat | same most likely token, % |"
     yield "|---|---|---|---|---|"
@@ -318,7 +318,7 @@ def measure_reading(setting: Setting) -> Iterator[str]:
         yield f"| {dtype} | {len(run)} | {steps} | {max(gap['difference'] for gap in gaps):.1e} | {agreeing:.1f} |"
 
 
-def measure_counts(setting: Setting) -> Iterator[str]:
+def measure_counts(setting: GpuRun) -> Iterator[str]:
     """Yield how many operations and waits plain and traced answers take, for models of two depths."""
     yield "| layers | batch | way | operations | more than plain | more a layer | waits | more than plain |"
     yield "|---|---|---|---|---|---|---|---|"
@@ -349,7 +349,7 @@ def measure_counts(setting: Setting) -> Iterator[str]:
         )
 
 
-def measure_compiled(setting: Setting) -> Iterator[str]:
+def measure_compiled(setting: GpuRun) -> Iterator[str]:
     """Yield the time of traced answers that are decoded with compiled layers, compiling included, against plain `generate`."""
     yield "| model | prompt | new | answers | batch | way | s | ratio | goal | equal tokens, % |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
@@ -388,7 +388,7 @@ def measure_compiled(setting: Setting) -> Iterator[str]:
         yield f"{start} {way} | {ratio * seconds:.2f} | {ratio:.2f} | {goal} | {100 * equal:.1f} |"
 
 
-def measure_overhead(setting: Setting) -> Iterator[str]:
+def measure_overhead(setting: GpuRun) -> Iterator[str]:
     """Yield a row for each model, batch and way: time and memory against plain `generate`, and what limits it."""
     yield (
         "| model | prompt | new | batch | way | s | ratio | middle half | rounds | goal | card, s | launches | writer, s | "
@@ -410,7 +410,7 @@ OVERHEAD_GOALS = {
 }
 
 
-def measure_model(setting: Setting, name: str, batch: int, side: int | None, new: int) -> Iterator[str]:
+def measure_model(setting: GpuRun, name: str, batch: int, side: int | None, new: int) -> Iterator[str]:
     """Yield the rows of one model and batch size."""
     model = setting.large(name, side)
     chosen = samples(setting.new_folder(), batch * 2)
@@ -453,7 +453,7 @@ def measure_model(setting: Setting, name: str, batch: int, side: int | None, new
             yield f"{start} {' | '.join(row)} |"
 
 
-def measure_given(setting: Setting) -> Iterator[str]:
+def measure_given(setting: GpuRun) -> Iterator[str]:
     """Yield the time of tracing given answers, against generating them and against one plain forward pass."""
     yield "| model | prompt | answer | way | s | to generating | to one plain pass | goals |"
     yield "|---|---|---|---|---|---|---|---|"
@@ -486,7 +486,7 @@ def measure_given(setting: Setting) -> Iterator[str]:
         )
 
 
-def measure_prefixes(setting: Setting) -> Iterator[str]:
+def measure_prefixes(setting: GpuRun) -> Iterator[str]:
     """Yield the time of six traced questions about the same long pair, whole and shared, against plain answers."""
     yield "| model | prompt | questions | new | way | s | ratio | middle half | rounds | goal |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
@@ -504,7 +504,7 @@ def measure_prefixes(setting: Setting) -> Iterator[str]:
         yield f"| {model.name} | {prompt} | {len(chosen)} | {new} | {way} | {paired} | {goal} |"
 
 
-def measure_writing(setting: Setting) -> Iterator[str]:
+def measure_writing(setting: GpuRun) -> Iterator[str]:
     """Yield what is written of full traces, and the pinned memory on the way to it."""
     yield "| model | batch | capture | MB | MB/s of the whole run | writer, s | waiting for it, s | disk alone, MB/s | peak of pinned memory, MB |"
     yield "|---|---|---|---|---|---|---|---|---|"
@@ -528,7 +528,7 @@ def measure_writing(setting: Setting) -> Iterator[str]:
     )
 
 
-def measure_causes(setting: Setting) -> Iterator[str]:
+def measure_causes(setting: GpuRun) -> Iterator[str]:
     """Yield the seconds an answer of causal probes, and their rows a second, against plain passes over prompts."""
     yield "| command | answers | s an answer | passes an answer | rows a pass | rows a second | plain prefills a second |"
     yield "|---|---|---|---|---|---|---|"
@@ -568,7 +568,7 @@ def measure_causes(setting: Setting) -> Iterator[str]:
         )
 
 
-def measure_devices(setting: Setting) -> Iterator[str]:
+def measure_devices(setting: GpuRun) -> Iterator[str]:
     """Yield traces a second with one worker a GPU, and whether a model over all GPUs gives the same answers."""
     yield "| GPUs | way | answers | s | result |"
     yield "|---|---|---|---|---|"
@@ -604,7 +604,7 @@ def measure_devices(setting: Setting) -> Iterator[str]:
 class Section(NamedTuple):
     title: str
     text: str
-    measure: Callable[[Setting], Iterator[str]]
+    measure: Callable[[GpuRun], Iterator[str]]
     needs_card: bool = True
 
 
@@ -691,7 +691,7 @@ def plain(model: Model, chosen: list, batch: int, new: int) -> Callable[[], None
 
 
 def traced(
-    setting: Setting, model: Model, chosen: list, batch: int, new: int, capture: str, **options: Any
+    setting: GpuRun, model: Model, chosen: list, batch: int, new: int, capture: str, **options: Any
 ) -> Callable[[], None]:
     """Return a function that traces the same answers."""
     options = {"shared_prefix": False, "capture": capture, "batch_size": batch} | options
@@ -785,7 +785,7 @@ def main() -> None:
                 break
             print(f"\n## {section.title}", flush=True)
             rows = []
-            for row in section.measure(Setting(arguments.device, arguments.quick, folder)):
+            for row in section.measure(GpuRun(arguments.device, arguments.quick, folder)):
                 print(row, flush=True)
                 rows.append(row)
                 done[name] = render(section, rows, f"{machine} {UNFINISHED}")

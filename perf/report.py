@@ -46,7 +46,7 @@ the goals. A number that misses its goal is listed like any other.
 """
 
 
-class Section(NamedTuple):
+class Measurement(NamedTuple):
     """A part of the page.
 
     Attributes:
@@ -73,7 +73,7 @@ def measure_start_up(options: argparse.Namespace) -> str:
 
 
 SECTIONS = {
-    "time": Section(
+    "time": Measurement(
         "Time",
         """\
 Traced generation and its peers, against plain sdpa `generate` of the same prompts with two images, in turn in one process.
@@ -87,7 +87,7 @@ residual stream before, within and after each layer. "HF's flags" is eager `gene
 the engine of that name, which writes to disk as well.""",
         lambda options: overhead.table(options.device, options.quick, options.big),
     ),
-    "profile": Section(
+    "profile": Measurement(
         "Where the time goes",
         """\
 The extra CPU time of traces of the 28-layer model, each part as a share of plain generation's, with the writer thread: medians of
@@ -95,7 +95,7 @@ nine rounds, one batch each. The reading pass reads all tokens of an answer at o
 shares Python's lock with the model, so its time adds to the model's.""",
         lambda options: overhead_profile.table(options.quick),
     ),
-    "prefixes": Section(
+    "prefixes": Measurement(
         "Questions about the same images",
         """\
 Six questions about the same two images, one by one: plain answers, traces, and answers with SAGE and VCD that share what their
@@ -104,7 +104,7 @@ spd-faith --trace` on four drawn pairs at 784 pixels, four or five questions a p
 Longer answers gain less, since each token of an answer still takes its own pass.""",
         lambda options: prefixes.table(options.device, options.quick),
     ),
-    "given": Section(
+    "given": Measurement(
         "Given answers, and SAGE",
         """\
 Traces of answers that are there already, against generating them with plain `generate`, in turn in one process as above. "Plain
@@ -112,19 +112,19 @@ pass" is one forward pass over prompts and answers that records nothing. All sam
 traces share what is read of these. The last rows are traced answers with all stages of SAGE, against such answers alone.""",
         lambda options: given.table(options.device, options.quick),
     ),
-    "memory": Section(
+    "memory": Measurement(
         "Memory",
         """\
 Peak memory of the process beyond plain `generate` of the same two prompts; for "sage" beyond SAGE without a trace. "given" traces
 answers that are given. Each is the smaller of two runs.""",
         lambda options: memory.table(options.quick),
     ),
-    "disk": Section(
+    "disk": Measurement(
         "Disk",
         "Writing and reading traces, against the same bytes without HDF5.",
         lambda options: disk.table(options.quick),
     ),
-    "interventions": Section(
+    "interventions": Measurement(
         "Interventions",
         """\
 Answers of a fixed length with each decoding-time method, against plain `generate` of the same prompts with two images, in turn
@@ -135,19 +135,19 @@ two stages read and change what each layer computes. They add many calls, and so
 samples. Larger models and batches pay less.""",
         lambda options: interventions.table(options.device, options.quick),
     ),
-    "judging": Section(
+    "judging": Measurement(
         "Judging",
         "Scoring answers to SPD-Faith by the lexical judge on one core, from text to metrics with intervals and records.",
         lambda options: judging.table(options.quick),
     ),
-    "analyses": Section(
+    "analyses": Measurement(
         "Analyses",
         """\
 Each analysis of full traces of tiny-spd, whatever their answers say, against reading the same data sets with the same reader
 and doing nothing with them. Bootstraps and permutations take the same time for any number of traces.""",
         lambda options: analyses.table(options.quick),
     ),
-    "scale": Section(
+    "scale": Measurement(
         "Runs of many traces",
         """\
 Processor time and peak memory of commands on runs of copies of default traces of tiny-spd, a thousand in a file as `trace
@@ -159,7 +159,7 @@ section out, since it takes long:
 `python perf/report.py --write --only scale`.""",
         lambda options: scale.table(options.quick),
     ),
-    "causes": Section(
+    "causes": Measurement(
         "Causes",
         """\
 Causal probes on pairs of the embedded model that it was not trained on, whole answers, one pair at a time. The counterfactual
@@ -172,7 +172,7 @@ the largest estimates exactly. This number was chosen on ten other pairs. Passes
 those of a patch at its layer, so that many of them are a part of a pass.""",
         lambda options: causes.measure(options.quick),
     ),
-    "threads": Section(
+    "threads": Measurement(
         "Threads",
         """\
 `mmprobe demo` beside a process that keeps one core busy, against the same demo alone, in turn. By default OpenMP's threads spin
@@ -182,7 +182,7 @@ of 60. The command line lets the threads sleep (`OMP_WAIT_POLICY=PASSIVE`), unle
 mmprobe must set the variable itself, before it imports torch.""",
         lambda options: threads.table(options.quick),
     ),
-    "full-size": Section(
+    "full-size": Measurement(
         "A model of full size",
         """\
 `mmprobe trace` of one question with two images by a model with the published sizes of Qwen2.5-VL-7B and random bfloat16
@@ -190,13 +190,13 @@ weights, on the CPU. The time includes loading. The memory includes the weights.
 takes 17 GB of disk and 20 GB of memory: `python perf/report.py --write --only full-size`.""",
         lambda options: full_size.table(quick=options.quick),
     ),
-    "start-up": Section(
+    "start-up": Measurement(
         "Start-up", "The time until the command line prints its first word.", measure_start_up
     ),
 }
 
 
-def write_section(section: Section, options: argparse.Namespace) -> str:
+def write_section(section: Measurement, options: argparse.Namespace) -> str:
     """Measure a section and return its text with the machine and its load before; print the table meanwhile."""
     load = os.getloadavg()[0]
     print(f"\n{section.title}\n", flush=True)

@@ -32,7 +32,7 @@ COMMANDS = {
 }
 
 
-class Cost(NamedTuple):
+class CommandCost(NamedTuple):
     """What a command took.
 
     Attributes:
@@ -138,7 +138,7 @@ def make_names(run: mp.Run, root: Path, size: int) -> Path:
     return folder
 
 
-def run_command(name: str, folder: str) -> Cost:
+def run_command(name: str, folder: str) -> CommandCost:
     """Run a command in this process, and return what it took beyond the imports that every command needs."""
     from mmprobe.cli import main
 
@@ -153,17 +153,17 @@ def run_command(name: str, folder: str) -> Cost:
             assert not done.code, f"{name} ended with {done.code}"
     seconds = time.process_time() - began
     peak = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
-    return Cost(seconds, int(peak[1]) / 1024 if peak else float("nan"))
+    return CommandCost(seconds, int(peak[1]) / 1024 if peak else float("nan"))
 
 
-def measure(name: str, folder: Path) -> Cost:
+def measure(name: str, folder: Path) -> CommandCost:
     """Run a command in a separate process, so that its peak is its own."""
     command = [sys.executable, __file__, "--measure", name, str(folder)]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    return Cost(*json.loads(output.splitlines()[-1]))
+    return CommandCost(*json.loads(output.splitlines()[-1]))
 
 
-def format_row(name: str, costs: dict[int, Cost]) -> str:
+def format_row(name: str, costs: dict[int, CommandCost]) -> str:
     """Return a row: the costs, and how those of the most traces compare with those of the fewest."""
     few, many = min(costs), max(costs)
     per_trace = (costs[many].seconds / many) / (costs[few].seconds / few)
@@ -173,7 +173,7 @@ def format_row(name: str, costs: dict[int, Cost]) -> str:
     return f"| {name} | {seconds} | {per_trace:.2f} | {peaks} | {growth:.2f} | 1.10, 1.15 |"
 
 
-def format_opening(opened: int, cost: Cost) -> str:
+def format_opening(opened: int, cost: CommandCost) -> str:
     """Return the sentence on opening a run of many files."""
     return (
         f"`open_run` of {opened:,} traces in single files took {cost.seconds:.2f} s and "

@@ -38,7 +38,7 @@ HEADER = "| traces | processor ms a trace | {names} |"
 TICKS = os.sysconf("SC_CLK_TCK")  # of a second
 
 
-class Reading(NamedTuple):
+class Moment(NamedTuple):
     """What was seen at one moment.
 
     Attributes:
@@ -52,10 +52,10 @@ class Reading(NamedTuple):
     megabytes: dict[int, float]
 
 
-def watch(run: Path, command: list[str]) -> list[Reading]:
+def watch(run: Path, command: list[str]) -> list[Moment]:
     """Run a command that traces into a folder, and return a reading every half second."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    readings: list[Reading] = []
+    readings: list[Moment] = []
     packed: dict[Path, set[str]] = {}
     spent: dict[int, float] = {}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
@@ -66,7 +66,7 @@ def watch(run: Path, command: list[str]) -> list[Reading]:
                 with suppress(OSError):  # it ended
                     spent[number] = read_seconds(number)
                     memory[number] = read_memory(number)
-            readings.append(Reading(sum(spent.values()), count_traces(run, packed), memory))
+            readings.append(Moment(sum(spent.values()), count_traces(run, packed), memory))
     if process.returncode:
         raise SystemExit(f"the run failed with {process.returncode}")
     return readings
@@ -117,7 +117,7 @@ class Growth(NamedTuple):
     high: float
 
 
-def cycle_means(readings: list[Reading], process: int, cycle: int) -> list[float]:
+def cycle_means(readings: list[Moment], process: int, cycle: int) -> list[float]:
     """Return the memory of a process in each cycle of packing, in MB.
 
     It is the mean over the cycle's phases of the median in each, so that a cycle in which more readings fell into one
@@ -171,7 +171,7 @@ class Course(NamedTuple):
         return self.cost.high < GOAL_SHARE
 
 
-def summarise(readings: list[Reading], cycle: int) -> Course:
+def summarise(readings: list[Moment], cycle: int) -> Course:
     """Return how a run went."""
     processes = sorted(
         number

@@ -19,8 +19,6 @@ from mmprobe.ledger import FINGERPRINT, find_change, fingerprint
 from mmprobe.models import Model
 from mmprobe.probes.answers import MAX_NEW_TOKENS, check_model, find_ids
 from mmprobe.samples import Sample
-from mmprobe.stats.estimate import Estimate, estimate_mean
-from mmprobe.stats.intervals import QUANTITY
 from mmprobe.traces.asking import GivenAnswers, find_given, read_given_answers
 
 Arrays = dict[str, np.ndarray]
@@ -209,32 +207,6 @@ def one_by_one(measure: Callable[[RunAnswer], Arrays]) -> MeasureAnswers:
         return rows
 
     return measure_batch
-
-
-def mean_over_samples(
-    name: str, dims: tuple[str, ...], values: np.ndarray, sets: np.ndarray
-) -> dict[str, tuple[Any, ...]]:
-    """Return the mean over samples without NaN, with its interval and its number of samples.
-
-    Args:
-        dims: dimensions of the mean.
-        values: [sample, ...]; treated as a quantity, not a share, even if all are 0.
-        sets: int [sample], the set of images of each sample.
-
-    Example:
-        >>> out = mean_over_samples("effect", (), np.array([1.0, 3.0, np.nan]), np.array([0, 1, 2]))
-        >>> float(out["effect"][1]), int(out["n_effect"][1])
-        (2.0, 2)
-    """
-    shape, columns = values.shape[1:], values.reshape(len(values), -1)
-    finite = np.isfinite(columns)
-    ends = np.full((3, columns.shape[1]), np.nan)
-    for mask in np.unique(finite, axis=1).T:
-        alike = (finite == mask[:, None]).all(0)
-        mean = estimate_mean(columns[mask][:, alike], sets[mask], QUANTITY)
-        ends[:, alike] = mean.value, mean.low, mean.high
-    mean = Estimate(*ends.reshape(3, *shape))
-    return mean.variables(name, dims) | {f"n_{name}": (dims, finite.sum(0).reshape(shape))}
 
 
 def list_samples(source: Run | Sequence[Sample]) -> list[Sample]:

@@ -9,7 +9,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from mmprobe.analyses.source import describe
+from mmprobe.analyses.source import SampleRows
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
@@ -17,10 +17,8 @@ from mmprobe.models import Model
 from mmprobe.models.prompt import decode_sequence, decode_tokens
 from mmprobe.models.reading import cast_to_float32
 from mmprobe.probes.answers import check_model
-from mmprobe.samples import set_keys
-from mmprobe.stats.compare import LABELS, MINIMUM, compare_labels, label_masks, means_by_label
+from mmprobe.stats.compare import LABELS, MINIMUM
 from mmprobe.stats.intervals import FRACTION, LENGTH, LOGPROB
-from mmprobe.stats.sets import Sets
 
 RANGES = {"logprob": LOGPROB, "entropy": LENGTH, "first_share": FRACTION}
 MEASURES = tuple(RANGES)
@@ -101,33 +99,28 @@ def logit_lens_run(model: Model, run: Run, minimum: int = MINIMUM) -> xr.Dataset
     if not len(run):
         raise InputError(f"{run.path}: has no finished samples")
     lens = make_lens(model)
-    rows: list[np.ndarray] = []
-    names: list[str] = []
-    labels: list[bool | None] = []
-    groups = Sets()
-    left_out: list[str] = []
+    measured = SampleRows("logit_lens", run)
     for name, trace in run.stream("logit_lens"):
         residual = trace.array("residual/post")
         values = (
             _measure_trace(model, trace, lens) if len(residual) else np.full((1, len(MEASURES), 1), np.nan)
         )
         if not np.isfinite(values).all():
-            left_out.append(name)
+            measured.left_out.append(name)
             continue
-        rows.append(values.mean(0))
-        names.append(name)
-        labels.append(run.faithful(name))
-        groups.add(trace.sample.id, set_keys(trace.sample))
-    if not rows:
+        measured.add(trace, {"means": values.mean(0)})
+    if not len(measured):
         raise NotApplicable(f"{run.path}: every sample has non-finite values in residual/post")
-    coords = {"sample": names, "layer": residual["layer"].values}
+    coords = {"sample": measured.names, "layer": residual["layer"].values}
     out = xr.Dataset(coords=coords | {"label": list(LABELS), "measure": list(MEASURES)})
-    sets = groups.number()
-    note = _add_means(out, np.array(rows), label_masks(labels), minimum, sets)
+    values, labels = measured.rows["means"], measured.labels  # [sample, measure, layer]
+    for index, name in enumerate(MEASURES):
+        out[name] = (("sample", "layer"), values[:, index])
+        out.update(labels.means(f"{name}_by_label", values[:, index], RANGES[name]))
+    differences, note = labels.compare(values, ("measure", "layer"), minimum)
+    out.update(labels.counts() | differences)
     about = {"analysis": "logit_lens", "about": "How well each layer predicts the generated tokens."}
-    out.attrs = (
-        about | describe("logit_lens", run, len(rows), sets, left_out) | ({"note": note} if note else {})
-    )
+    out.attrs = about | measured.describe(note)
     return out
 
 
@@ -271,22 +264,3 @@ def _check_last_layer(model: Model, trace: Trace, layers: np.ndarray, logprob: n
     """Check that the last layer, if captured, predicts what the model generated."""
     if layers[-1] == model.n_layers - 1:
         check_model(model, trace, logprob[:, -1])
-
-
-def _add_means(
-    out: xr.Dataset, values: np.ndarray, masks: dict[str, np.ndarray], minimum: int, sets: np.ndarray
-) -> str:
-    """Add means and differences of values [sample, measure, layer]; return why labels are not compared."""
-    for index, name in enumerate(MEASURES):
-        out[name] = (("sample", "layer"), values[:, index])
-        out.update(
-            means_by_label(
-                f"{name}_by_label", values[:, index], masks, ("label", "layer"), sets, RANGES[name]
-            )
-        )
-    out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
-    out["n_faithful"] = ((), int(out["n_label"][1]))
-    out["n_unfaithful"] = ((), int(out["n_label"][2]))
-    compared, note = compare_labels(values, masks, ("measure", "layer"), minimum, sets=sets)
-    out.update(compared)
-    return note

@@ -27,7 +27,7 @@ from mmprobe.probes.cross_validation import (
 from mmprobe.probes.labelled_vectors import select_classes
 from mmprobe.samples import Sample, image_sets
 from mmprobe.settings import AskSettings
-from mmprobe.stats.estimate import Estimate, estimate_rows, stack_estimates
+from mmprobe.stats.estimate import Estimate, estimate_known, stack_estimates
 from mmprobe.stats.folds import shuffle_within_folds
 from mmprobe.traces.asking import answer
 
@@ -224,7 +224,7 @@ def _collect(
     out = xr.Dataset(coords={"test": list(verdicts), "sample": [sample.id for sample in samples]})
     out["changed"] = (("test", "sample"), changed)
     out["verdict"] = (("test", "sample"), texts.astype(str))
-    share = estimate_rows(changed, groups)
+    share = estimate_known(changed.T, groups)
     for name, numbers in {"share": share.value, "low": share.low, "high": share.high, "n": share.n}.items():
         out[name] = ("test", numbers)
     out["answer"] = ("sample", np.array(answers, dtype=str))

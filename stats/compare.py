@@ -1,6 +1,6 @@
 """Comparisons of two groups of samples: difference, effect size, tests that they differ and that they are equal.
 
-Faithful and unfaithful samples are the most common groups (`label_masks`); their means and their comparison are variables of
+Faithful and unfaithful samples are the most common groups (`ByLabel`); their means and their comparison are variables of
 a data set.
 
 Intervals are those of `intervals`. Questions about the same images are one set (`sets.number_sets`): sets are
@@ -418,73 +418,84 @@ def label_masks(faithful: Sequence[bool | None]) -> dict[str, np.ndarray]:
     return {name: np.array(mask, bool) for name, mask in zip(LABELS, masks, strict=True)}
 
 
-def means_by_label(
-    name: str,
-    values: np.ndarray,
-    masks: Mapping[str, np.ndarray],
-    dims: tuple[str, ...],
-    sets: np.ndarray | None,
-    range: Range,
-) -> dict[str, Any]:
-    """Return the mean of each label's samples as `name`, and its interval as `name_low` and `name_high`.
+@dataclass(frozen=True)
+class ByLabel:
+    """Samples by their label: the means of each label's samples, and a comparison of two labels.
 
-    Args:
-        values: [sample, ...], without NaN.
-        masks: as `label_masks` returns them.
-        dims: of the variables; the first is the label's.
-        sets: int [sample], the set of images of each sample. None: each sample is its own.
-        range: smallest and largest possible value, as in `mean_interval`.
-
-    Example:
-        >>> masks = label_masks([True, False])
-        >>> variables = means_by_label("x", np.array([[1.0], [3.0]]), masks, ("label", "layer"), None, (None, None))
-        >>> variables["x"][1].tolist()
-        [[2.0], [1.0], [3.0]]
-    """
-    means = [
-        estimate_mean(values[mask], None if sets is None else sets[mask], range) for mask in masks.values()
-    ]
-    return stack_estimates(means).variables(name, dims)
-
-
-def compare_labels(
-    values: np.ndarray,
-    masks: Mapping[str, np.ndarray],
-    dims: tuple[str, ...],
-    minimum: int = MINIMUM,
-    suffix: str = "",
-    sets: np.ndarray | None = None,
-) -> tuple[dict[str, Any], str]:
-    """Compare unfaithful with faithful samples (unfaithful minus faithful) by `compare_groups`.
-
-    Args:
-        values: [sample, ...], finite.
-        masks: as `label_masks` returns them.
-        dims: of the variables, which are the dimensions of `values` without the sample.
-        suffix: end of the names `difference`, `effect`, `p` and `p_holm`.
+    Attributes:
+        masks: bool [sample] of each label, as `label_masks` returns them.
         sets: int [sample], the set of images of each sample. None: each sample is its own.
 
-    Returns:
-        The variables `difference`, `difference_low`, `difference_high`, `effect`, `p` and `p_holm`, and the
-        note.
-
     Example:
-        >>> masks = label_masks([True, False, None])
-        >>> compare_labels(np.zeros((3, 2)), masks, ("layer",))[1]
+        >>> labels = ByLabel(label_masks([True, False, None]))
+        >>> labels.means("x", np.array([[1.0], [3.0], [np.nan]]), (None, None))["x"]
+        (('label', 'layer'), array([[2.],
+               [1.],
+               [3.]]))
+        >>> labels.compare(np.zeros((3, 2)))[1]
         '1 unfaithful and 1 faithful: not compared, 5 of each are needed'
     """
-    names = ("unfaithful", "faithful")
-    comparison = compare_groups(values, masks["unfaithful"], masks["faithful"], minimum, names, sets)
-    return comparison.all_variables(suffix, dims), comparison.note
+
+    masks: Mapping[str, np.ndarray]
+    sets: np.ndarray | None = None
+
+    def counts(self) -> dict[str, Any]:
+        """Return the numbers of samples: `n_label` of each label, `n_faithful` and `n_unfaithful`."""
+        counts = {label: int(mask.sum()) for label, mask in self.masks.items()}
+        alone = {f"n_{label}": ((), counts[label]) for label in ("faithful", "unfaithful")}
+        return {"n_label": ("label", list(counts.values()))} | alone
+
+    def means(
+        self, name: str, values: np.ndarray, range: Range, dims: tuple[str, ...] = ("label", "layer")
+    ) -> dict[str, Any]:
+        """Return the mean of each label's samples as `name`, and its interval as `name_low` and `name_high`.
+
+        Args:
+            values: [sample, ...]; samples with a NaN are left out.
+            range: smallest and largest possible value, as in `mean_interval`.
+            dims: of the variables; the first is the label's.
+        """
+        known = self._known(values)
+        means = [
+            estimate_mean(values[mask & known], None if self.sets is None else self.sets[mask & known], range)
+            for mask in self.masks.values()
+        ]
+        return stack_estimates(means).variables(name, dims)
+
+    def compare(
+        self,
+        values: np.ndarray,
+        dims: tuple[str, ...] = ("layer",),
+        minimum: int = MINIMUM,
+        suffix: str = "",
+        names: tuple[str, str] = ("unfaithful", "faithful"),
+    ) -> tuple[dict[str, Any], str]:
+        """Compare two labels, the first minus the second, by `compare_groups`.
+
+        Args:
+            values: [sample, ...]; samples with a NaN are left out.
+            dims: of the variables, which are the dimensions of `values` without the sample.
+            suffix: end of the names `difference`, `effect`, `p` and `p_holm`.
+
+        Returns:
+            The variables `difference`, `difference_low`, `difference_high`, `effect`, `p` and `p_holm`, and the note.
+        """
+        known = self._known(values)
+        first, second = (self.masks[name] & known for name in names)
+        filled = np.where(known.reshape(-1, *[1] * (values.ndim - 1)), values, 0.0)
+        comparison = compare_groups(filled, first, second, minimum, names, self.sets)
+        return comparison.all_variables(suffix, dims), comparison.note
+
+    def _known(self, values: np.ndarray) -> np.ndarray:
+        return ~np.isnan(values.reshape(len(values), -1)).any(1)
 
 
 def read_comparison(dataset: xr.Dataset, suffix: str = "") -> Comparison:
-    """Return the comparison that `compare_labels` made, from the variables of a data set.
+    """Return the comparison that `ByLabel.compare` made, from the variables of a data set.
 
     Example:
         >>> import xarray as xr
-        >>> masks = label_masks([True, False] * 5)
-        >>> variables, _ = compare_labels(np.arange(10.0), masks, ())
+        >>> variables, _ = ByLabel(label_masks([True, False] * 5)).compare(np.arange(10.0), ())
         >>> dataset = xr.Dataset(variables | {"n_faithful": 5, "n_unfaithful": 5})
         >>> read_comparison(dataset).value
         1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -92,20 +92,18 @@ class Estimate(Generic[Value]):
         return {**ends, "n": _to_json(self.n)} | ({} if self.sets is None else {"sets": self.sets})
 
     def variables(
-        self, name: str, dims: str | Sequence[str] = (), attrs: Mapping[str, Any] | None = None
+        self, name: str, dims: str | Sequence[str] = (), n: str | None = None
     ) -> dict[str, tuple[Any, ...]]:
-        """Return `name`, `name_low` and `name_high`, as `xarray.Dataset.assign` takes them.
+        """Return `name`, `name_low` and `name_high`, as `xarray.Dataset.assign` takes them, and the counts if `n` names them.
 
         Example:
             >>> sorted(Estimate(0.5, 0.25, 0.75).variables("share"))
             ['share', 'share_high', 'share_low']
         """
-        about = () if attrs is None else (dict(attrs),)
-        return {
-            name: (dims, self.value, *about),
-            f"{name}_low": (dims, self.low, *about),
-            f"{name}_high": (dims, self.high, *about),
-        }
+        ends = {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+        return {end: (dims, numbers) for end, numbers in ends.items()} | (
+            {} if n is None else {n: (dims if np.ndim(self.n) else (), self.n)}
+        )
 
 
 def read_estimate(dataset: xr.Dataset, name: str) -> Estimate[Any]:
@@ -175,20 +173,22 @@ def estimate_from_sums(
     return _estimate(value, low, high, len(counts), sets)
 
 
-def estimate_rows(rows: np.ndarray, sets: np.ndarray, range: Range | None = None) -> Estimate[np.ndarray]:
-    """Return the mean of each row of values [..., sample], without its NaN. See `mean_interval`.
+def estimate_known(values: np.ndarray, sets: np.ndarray, range: Range | None = None) -> Estimate[np.ndarray]:
+    """Return the mean of values [sample, ...] over the samples that are not NaN there. See `mean_interval`.
 
     Example:
-        >>> means = estimate_rows(np.array([[1.0, 2.0, np.nan], [1.0, 4.0, 7.0]]), np.arange(3))
+        >>> means = estimate_known(np.array([[1.0, 1.0], [2.0, 4.0], [np.nan, 7.0]]), np.arange(3))
         >>> means.value.tolist(), means.n.tolist()
         ([1.5, 4.0], [2, 3])
     """
-    flat = rows.reshape(-1, rows.shape[-1])
-    means = [
-        estimate_mean(row[known], sets[known], range)
-        for row, known in zip(flat, np.isfinite(flat), strict=True)
-    ]
-    return stack_estimates(means, rows.shape[:-1])
+    shape, columns = values.shape[1:], values.reshape(len(values), -1)
+    known = np.isfinite(columns)
+    ends = np.full((3, columns.shape[1]), np.nan)
+    for mask in np.unique(known, axis=1).T:
+        alike = (known == mask[:, None]).all(0)
+        mean = estimate_mean(columns[mask][:, alike], sets[mask], range)
+        ends[:, alike] = mean.value, mean.low, mean.high
+    return Estimate(*ends.reshape(3, *shape), n=known.sum(0).reshape(shape))
 
 
 def stack_estimates(

@@ -95,12 +95,10 @@ class LocalModel:
     Attributes:
         model: the model; without weights (`load_shapes`) where workers load it.
         workers: the processes that answer; None for this one.
-        given: answers by id that are read in place of generating any; None to generate them.
     """
 
     model: Model
     workers: RayActors | None = None
-    given: Mapping[str, GivenAnswer] | None = None
 
 
 Source = Model | LocalModel | Ask
@@ -219,8 +217,7 @@ def _prepare(
             method.check_model(model)
     if recorder is None:
         check_combination(settings)
-    given = source.given if isinstance(source, LocalModel) else None
-    return Job(settings, repeated_keys(among or samples), folder, recorder, given), sink
+    return Job(settings, repeated_keys(among or samples), folder, recorder), sink
 
 
 def _answer_new(
@@ -365,14 +362,12 @@ class Job:
         repeated: keys of the samples that share prefixes, if the settings let them.
         folder: where traces go; None where nothing is kept.
         recording: what is recorded; None for answers alone.
-        given: as in `LocalModel`.
     """
 
     settings: AskSettings
     repeated: frozenset[PrefixKey]
     folder: Path | None
     recording: Recording | None
-    given: Mapping[str, GivenAnswer] | None
 
     @contextmanager
     def open(self, model: Model) -> Iterator[BatchAnswerer]:
@@ -381,9 +376,7 @@ class Job:
             recorder = None
             if self.recording is not None:
                 assert self.folder is not None
-                recorder = stack.enter_context(
-                    self.recording.open(model, self.settings, self.folder, self.given)
-                )
+                recorder = stack.enter_context(self.recording.open(model, self.settings, self.folder))
             yield BatchAnswerer(model, self, recorder)
 
 
@@ -454,13 +447,13 @@ class BatchAnswerer:
     def _read_chats(self, samples: Sequence[Sample]) -> tuple[list[Answered], list[tuple[Sample, Chat]]]:
         """Return the samples that cannot be read, as failures, and the others with their chats."""
         failed: list[Answered] = []
-        pending = []
+        pending, given = [], self.job.recording and self.job.recording.given
         for sample in samples:
             try:
-                if self.job.given is not None:
-                    if sample.id not in self.job.given:
+                if given is not None:
+                    if sample.id not in given:
                         raise InputError("no answer to it is given")
-                    self.job.given[sample.id].read(self.model)
+                    given[sample.id].read(self.model)
                 pending.append((sample, build_chat(sample, self.model)))
             except InputError as error:
                 if self.job.folder is None:

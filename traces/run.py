@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -67,10 +67,6 @@ from mmprobe.traces.capture import CaptureSpec, load_capture, max_trace_bytes
 from mmprobe.traces.engines import find_way, load_engine, resolve_capture, why_whole_prompts
 from mmprobe.traces.recorder import BackgroundWriter, SampleRecorder, WriterThread, give_back_memory
 from mmprobe.traces.workers import open_workers
-
-if TYPE_CHECKING:
-    pass
-
 
 log = logging.getLogger("mmprobe")
 
@@ -158,8 +154,8 @@ def trace(
     samples = with_template(check_samples(samples), asking.template)
     model = load_model(model) if isinstance(model, str) else model
     given = None if answers is None else read_given_answers(answers, samples)
-    source = LocalModel(model, open_workers(folder), given)
-    recording = Recording(capture, engine, remote, pack_every, folder.resume, folder.overwrite)
+    source = LocalModel(model, open_workers(folder))
+    recording = Recording(capture, engine, remote, pack_every, folder.resume, folder.overwrite, given)
     if folder.part is not None:
         from mmprobe.traces.shards import trace_shard
 
@@ -188,6 +184,7 @@ class Recording:
 
     Attributes:
         capture, engine, remote, pack_every, resume, overwrite: as in `trace`.
+        given: answers by id that are read in place of generating any; None to generate them.
         adds: whether the folder may contain the traces of other samples, to which these are added.
         whole: the folder of the whole run, where this is a shard of it.
     """
@@ -198,20 +195,19 @@ class Recording:
     pack_every: int | None = None
     resume: bool = False
     overwrite: bool = False
+    given: Mapping[str, GivenAnswer] | None = None
     adds: bool = False
     whole: Path | None = None
 
     @contextmanager
-    def open(
-        self, model: Model, settings: AskSettings, folder: Path, given: Mapping[str, GivenAnswer] | None
-    ) -> Iterator[Recorder]:
+    def open(self, model: Model, settings: AskSettings, folder: Path) -> Iterator[Recorder]:
         """Yield what records a model's answers in a folder. At the end of the block all traces are written.
 
         Raises:
             InputError: the model's answers cannot be recorded.
         """
         with WriterThread() as thread:
-            yield Recorder(self, model, settings, folder, given, thread)
+            yield Recorder(self, model, settings, folder, thread)
 
     def sink(self, folder: Path, samples: Sequence[Sample], model: Model) -> TraceSink:
         """Return what keeps the traces of these samples in a folder.
@@ -298,7 +294,6 @@ class Recorder:
     Args:
         recording: what is recorded.
         folder: the run's folder.
-        given: answers that are given, by id; None where they are generated.
         thread: the thread that writes the traces.
 
     Attributes:
@@ -315,10 +310,10 @@ class Recorder:
         model: Model,
         settings: AskSettings,
         folder: Path,
-        given: Mapping[str, GivenAnswer] | None,
         thread: WriterThread,
     ):
-        self.model, self.folder, self.given, self.thread = model, folder, given, thread
+        self.model, self.folder, self.thread = model, folder, thread
+        self.given = given = recording.given
         engine, remote, batch_size = recording.engine, recording.remote, settings.batch_size
         if given is not None and engine != "native":
             raise InputError(f"engine {engine}: generates its answers; use native to trace given ones")
@@ -339,7 +334,7 @@ class Recorder:
         length = longest(settings.lengths)
         if given is not None:
             length = max(each.longest for each in given.values())
-        if given is not None:  # with `adds`, more may be given later
+            # with `adds`, more may be given later
             made["answers"] = "given" if recording.adds else {"n": len(given), "sha256": digest(given)}
         config = run_config(model, self.spec, engine, batch_size, made, self.methods)
         self.plan = RunPlan(config, max_trace_bytes(model, self.spec, length))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -198,6 +199,30 @@ def interval_band(x: object, estimate: Estimate[np.ndarray], colour: str) -> lis
     ]
 
 
+def interval_line(
+    x: object, estimate: Estimate[np.ndarray], colour: str, hover: str = "", band: bool = True, **options: Any
+) -> list[go.Scatter]:
+    """Return a line, after its shaded interval if there is to be a `band`.
+
+    Args:
+        hover: plotly's text of a point, in which `%{customdata[0]}` and `%{customdata[1]}` are the ends of the interval.
+        options: further ones of the line, such as `name`, and `dash`.
+
+    Example:
+        >>> mean = Estimate(np.array([0.5]), np.array([0.25]), np.array([0.75]))
+        >>> interval_line([1], mean, "#0072b2", "%{customdata[1]}", dash="dot")[-1].customdata.tolist()
+        [[0.25, 0.75]]
+    """
+    stroke = {"dash": options.pop("dash")} if "dash" in options else {}
+    if hover:
+        options["hovertemplate"] = f"{hover}<extra></extra>"
+    if "customdata" in hover and "customdata" not in options:
+        options["customdata"] = np.stack([estimate.low, estimate.high], -1)
+    options = {"mode": "lines+markers", "line": {"color": colour, **stroke}} | options
+    line = go.Scatter(x=x, y=estimate.value, **options)
+    return [*interval_band(x, estimate, colour), line] if band else [line]
+
+
 _HOVER_INTERVAL = re.compile(r" \[%\{customdata\[0\][^}]*\}, %\{customdata\[1\][^}]*\}\]")
 
 
@@ -245,21 +270,35 @@ def lines_by_label(
     for label in labels or ["all"]:
         colour, count = LABEL_COLOURS[label], int(n.sel({dim: label}))
         mean = read_estimate(ds.sel({dim: label}), name)
-        traces += interval_band(ds[x].values, mean, colour)
-        traces.append(
-            go.Scatter(
-                x=ds[x].values,
-                y=mean.value,
-                name=f"{label} (n = {count})",
-                mode="lines+markers",
-                line={"color": colour},
-                showlegend=legend,
-                customdata=np.stack([mean.low, mean.high], -1),
-                hovertemplate=f"{label}, {x} %{{x}}: %{{y:.4f}} [%{{customdata[0]:.4f}}, %{{customdata[1]:.4f}}]"
-                f"<br>n = {count}<extra></extra>",
-            )
+        traces += interval_line(
+            ds[x].values,
+            mean,
+            colour,
+            f"{label}, {x} %{{x}}: %{{y:.4f}} [%{{customdata[0]:.4f}}, %{{customdata[1]:.4f}}]<br>n = {count}",
+            name=f"{label} (n = {count})",
+            showlegend=legend,
         )
     return traces
+
+
+def plots_by_label(
+    ds: xr.Dataset, titles: Mapping[str, str], dim: str, n: xr.DataArray, spacing: float = 0.08
+) -> go.Figure:
+    """Return a plot by layer of each variable, beside each other, with the lines of `lines_by_label`.
+
+    Args:
+        titles: of the plots, by variable.
+        spacing: between them, as a share of the width.
+    """
+    figure = make_subplots(1, len(titles), subplot_titles=list(titles.values()), horizontal_spacing=spacing)
+    for column, name in enumerate(titles, 1):
+        figure.add_traces(lines_by_label(ds, name, dim, n, column == 1), rows=1, cols=column)
+    return apply_layout(figure.update_xaxes(title="layer"))
+
+
+def mark_significant(p: np.ndarray) -> dict[str, object]:
+    """Return markers that are filled where p is below 0.05."""
+    return {"size": 9, "symbol": ["circle" if each < 0.05 else "circle-open" for each in p]}
 
 
 def comparison_panel(
@@ -275,21 +314,17 @@ def comparison_panel(
     layers = ds["layer"].values
     figure = make_subplots(1, len(plots), subplot_titles=list(plots), horizontal_spacing=0.1)
     for column, comparison in enumerate(plots.values(), 1):
-        line = go.Scatter(
-            x=layers,
-            y=comparison.value,
-            mode="lines+markers",
-            line={"color": _COLOUR},
-            marker={
-                "size": 9,
-                "symbol": ["circle" if p < 0.05 else "circle-open" for p in comparison.p_holm],
-            },
+        line = interval_line(
+            layers,
+            comparison,
+            _COLOUR,
+            "layer %{x}: %{y:+.4f} [%{customdata[0]:+.4f}, %{customdata[1]:+.4f}]"
+            "<br>Hedges' g %{customdata[2]:+.2f}, p (Holm) %{customdata[3]:.4f}",
+            marker=mark_significant(comparison.p_holm),
             showlegend=False,
             customdata=np.stack([comparison.low, comparison.high, comparison.effect, comparison.p_holm], -1),
-            hovertemplate="layer %{x}: %{y:+.4f} [%{customdata[0]:+.4f}, %{customdata[1]:+.4f}]"
-            "<br>Hedges' g %{customdata[2]:+.2f}, p (Holm) %{customdata[3]:.4f}<extra></extra>",
         )
-        figure.add_traces([*interval_band(layers, comparison, _COLOUR), line], rows=1, cols=column)
+        figure.add_traces(line, rows=1, cols=column)
     figure.add_hline(y=0, line=REFERENCE_LINE)
     figure.update_xaxes(title="layer")
     figure.update_yaxes(title="unfaithful minus faithful", col=1)

@@ -30,7 +30,7 @@ from mmprobe.benchmarks.vqa.data import make_question
 from mmprobe.errors import InputError
 from mmprobe.files import append_lines, cut_torn_line, json_lines
 from mmprobe.samples import Sample, image_sets
-from mmprobe.stats.estimate import estimate_mean, estimate_rows
+from mmprobe.stats.estimate import estimate_known, estimate_mean
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -403,15 +403,15 @@ def calibration(told: Mapping[str, Mapping[str, Any]], samples: Sequence[Sample]
     sure = np.array([max(record["probability"].values()) for record in records])
     places, order = np.array(list(map(_bin, records)), int), _by_confidence(records)
     shares = np.arange(1, 21) / 20
-    in_bin = places == np.arange(BINS)[:, None]  # [bin, sample]
-    by_bin = estimate_rows(np.where(in_bin, right, np.nan), sets, (0, 1))
+    in_bin = places[:, None] == np.arange(BINS)  # [sample, bin]
+    by_bin = estimate_known(np.where(in_bin, right[:, None], np.nan), sets, (0, 1))
     parts = [order[: max(1, round(len(order) * share))] for share in shares]
     kept = [estimate_mean(right[part], sets[part], (0, 1)) for part in parts]
     dataset = xr.Dataset(coords={"bin": (np.arange(BINS) + 0.5) / BINS, "coverage": shares})
     dataset = dataset.assign(by_bin.variables("accuracy", "bin"))
-    number = in_bin.sum(1)
+    number = in_bin.sum(0)
     with np.errstate(invalid="ignore"):
-        dataset["confidence"] = ("bin", in_bin @ sure / number)
+        dataset["confidence"] = ("bin", in_bin.T @ sure / number)
     dataset["n"] = ("bin", number)
     for end, name in (("", "value"), ("_low", "low"), ("_high", "high")):
         dataset[f"kept_accuracy{end}"] = ("coverage", [getattr(each, name) for each in kept])

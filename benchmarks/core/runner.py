@@ -159,8 +159,8 @@ def trace_answers(reader: LocalModel, out: Path, settings: AskSettings, recordin
         InputError: no question was answered, or `out/run` contains traces of another model or capture.
     """
     questions, run = answered_samples(out), out / "run"
-    reader = replace(reader, given=read_given_answers(out, questions))
-    recording = replace(recording, resume=(run / "run.json").exists(), adds=True)
+    given = read_given_answers(out, questions)
+    recording = replace(recording, given=given, resume=(run / "run.json").exists(), adds=True)
     keep_answers(reader, questions, run, settings, recording, "trace")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,22 +67,36 @@ def make_pairs(
     """
     out = Path(out)
     check_options(n, seed, differences, (0, MAX_DIFFERENCES), difficulty)
-    lines = []
-    with staging_folder(out) as folder:
-        (folder / "images").mkdir()
-        (folder / "scenes").mkdir()
-        for index in tqdm(range(n), desc="pairs", unit="pair", disable=None):
-            rng = np.random.default_rng([seed, index])
-            if mix == "paper":
-                own = np.random.default_rng([seed, index, 1])
-                level, count = draw_level(own), draw_count(own, MAX_DIFFERENCES)
-            else:
-                level = difficulty or DIFFICULTIES[index % len(DIFFICULTIES)]
-                count = int(rng.integers(differences[0], differences[1] + 1))
-            pair = draw_pair(rng, level, count)
-            lines += _write_pair(folder, f"{index:04d}", pair, draw_questions(rng, pair))
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (folder / "samples.jsonl").write_text(text, encoding="utf-8")
+
+    def draw(folder: Path, index: int) -> list[dict[str, Any]]:
+        rng = np.random.default_rng([seed, index])
+        if mix == "paper":
+            own = np.random.default_rng([seed, index, 1])
+            level, count = draw_level(own), draw_count(own, MAX_DIFFERENCES)
+        else:
+            level = difficulty or DIFFICULTIES[index % len(DIFFICULTIES)]
+            count = int(rng.integers(differences[0], differences[1] + 1))
+        pair = draw_pair(rng, level, count)
+        return _write_pair(folder, f"{index:04d}", pair, draw_questions(rng, pair))
+
+    return write_pairs(out, n, ("images", "scenes"), draw)
+
+
+def write_pairs(
+    out: Path, n: int, folders: Sequence[str], draw: Callable[[Path, int], list[dict[str, Any]]]
+) -> Path:
+    """Write a data set of n pairs, and return its `samples.jsonl`.
+
+    Args:
+        folders: that the data set has beside it.
+        draw: function from the folder of the data set and a pair's number, which writes its files and returns its sample lines.
+    """
+    with staging_folder(out) as part:
+        for name in folders:
+            (part / name).mkdir()
+        numbers = tqdm(range(n), desc="pairs", unit="pair", disable=None)
+        lines = [json.dumps(line) + "\n" for index in numbers for line in draw(part, index)]
+        (part / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
     return out / "samples.jsonl"
 
 

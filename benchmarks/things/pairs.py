@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
-from tqdm import tqdm
 
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair, to_row
-from mmprobe.benchmarks.synthetic.pairs import check_options, staging_folder
+from mmprobe.benchmarks.synthetic.pairs import check_options, write_pairs
 from mmprobe.benchmarks.synthetic.scene import MAX_DIFFERENCES
 from mmprobe.benchmarks.things.questions import ThingQuestion, describe_edit, draw_questions
 from mmprobe.benchmarks.things.scene import (
@@ -53,19 +51,16 @@ def make_things(
     """
     out = Path(out)
     check_options(n, seed, differences, (0, MAX_DIFFERENCES), None)
-    lines = []
-    with staging_folder(out) as folder:
-        (folder / "images").mkdir()
-        for index in tqdm(range(n), desc="pairs", unit="pair", disable=None):
-            rng = np.random.default_rng([seed, index])
-            changes = int(rng.integers(differences[0], differences[1] + 1))
-            fewest, most = OBJECT_COUNT
-            scene = draw_scene(rng, int(rng.integers(max(fewest, changes), most + 1)))
-            edits = draw_edits(rng, scene, changes)
-            lines += _write_pair(folder, f"{index:04d}", scene, edits, draw_questions(rng, scene, edits))
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (folder / "samples.jsonl").write_text(text, encoding="utf-8")
-    return out / "samples.jsonl"
+
+    def draw(folder: Path, index: int) -> list[dict[str, Any]]:
+        rng = np.random.default_rng([seed, index])
+        changes = int(rng.integers(differences[0], differences[1] + 1))
+        fewest, most = OBJECT_COUNT
+        scene = draw_scene(rng, int(rng.integers(max(fewest, changes), most + 1)))
+        edits = draw_edits(rng, scene, changes)
+        return _write_pair(folder, f"{index:04d}", scene, edits, draw_questions(rng, scene, edits))
+
+    return write_pairs(out, n, ("images",), draw)
 
 
 def _write_pair(

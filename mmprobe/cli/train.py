@@ -30,9 +30,10 @@ from mmprobe.cli.options import (
     split_names,
 )
 from mmprobe.errors import InputError
+from mmprobe.probes.features.settings import DictionarySettings
 from mmprobe.settings import ModelSettings
 from mmprobe.stats.estimate import read_estimate
-from mmprobe.training.settings import DictionarySettings, GuesserSettings, LogosSettings, share_budget
+from mmprobe.training.settings import GuesserSettings, LogosSettings, share_budget
 from mmprobe.training.settings import ablate as change
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ def dictionary(
     """
     from mmprobe.cache import open_run
     from mmprobe.models import load_model
-    from mmprobe.training.dictionary import train_dictionary
+    from mmprobe.probes.features.train import train_dictionary
 
     opened = [open_run(path) for path in run]
     about = opened[0].config["model"]

@@ -22,7 +22,6 @@ from mmprobe.probes.answer_records import (
     AnswerSource,
     Arrays,
     RunAnswer,
-    mean_over_samples,
     measure_answers,
     one_by_one,
 )
@@ -31,8 +30,8 @@ from mmprobe.probes.components.logit_attribution import direct_logit_attribution
 from mmprobe.probes.components.run import PairRunOptions, attribution_patching_run, patch_components_run
 from mmprobe.probes.tokens import touched_cells
 from mmprobe.samples import Sample, image_sets
-from mmprobe.stats.estimate import estimate_from_sums
-from mmprobe.stats.intervals import COSINE, FRACTION
+from mmprobe.stats.estimate import estimate_from_sums, estimate_known
+from mmprobe.stats.intervals import COSINE, FRACTION, QUANTITY
 
 By = Literal["patching", "attribution", "attention", "logit"]
 BY: tuple[By, ...] = get_args(By)
@@ -101,7 +100,7 @@ def rank_heads(
     coords: dict[str, Any] = {"sample": [each.id for each in kept]}
     coords |= {name: np.arange(size) for name, size in zip(("layer", "head"), values.shape[1:], strict=True)}
     out = xr.Dataset({"score_by_sample": (("sample", "layer", "head"), values)}, coords=coords)
-    out.update(mean_over_samples("score", ("layer", "head"), values, sets))
+    out.update(estimate_known(values, sets, QUANTITY).variables("score", ("layer", "head"), n="n_score"))
     score = out["score"].values
     rank = np.full(score.shape, np.nan)
     order = np.argsort(-score, axis=None, kind="stable")[: np.isfinite(score).sum()]

@@ -19,7 +19,6 @@ from mmprobe.probes.answer_records import (
     Arrays,
     RunAnswer,
     RunOptions,
-    mean_over_samples,
     measure_answers,
 )
 from mmprobe.probes.components.attribution_patching import AttributionSettings, estimate_pairs
@@ -31,6 +30,8 @@ from mmprobe.probes.interchange.counterfactual_images import (
     show_others,
 )
 from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.estimate import estimate_known
+from mmprobe.stats.intervals import QUANTITY
 
 PairProbe = Callable[[PairReading], list[xr.Dataset]]
 
@@ -189,8 +190,8 @@ def _measure_run(
     coords |= {name: np.arange(size) for name, size in zip(names, effect.shape[1:], strict=True)}
     sets = image_sets([record.answer.sample for record in kept])
     out = xr.Dataset({"effect_by_sample": (("sample", *names), effect)}, coords=coords)
-    out.update(mean_over_samples("effect", names, effect, sets))
-    out.update(mean_over_samples("total", (), total, sets))
+    out.update(estimate_known(effect, sets, QUANTITY).variables("effect", names, n="n_effect"))
+    out.update(estimate_known(total, sets, QUANTITY).variables("total", n="n_total"))
     out["metric_clean"], out["metric_corrupt"] = ((), clean.mean()), ((), corrupt.mean())
     if of_stream:
         out = out.assign_coords(tokens=settings["tokens"])

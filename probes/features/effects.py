@@ -23,14 +23,14 @@ from mmprobe.probes.answer_records import (
     Arrays,
     RunAnswer,
     RunOptions,
-    mean_over_samples,
     measure_answers,
     one_by_one,
 )
 from mmprobe.probes.answers import read_true_answer
 from mmprobe.probes.features.run import GROUPS, find_dictionary, group_tokens
 from mmprobe.samples import Sample, image_sets
-from mmprobe.stats.estimate import estimate_mean
+from mmprobe.stats.estimate import estimate_known, estimate_mean
+from mmprobe.stats.intervals import QUANTITY
 
 ACTIONS = ("ablate", "clamp", "steer")
 
@@ -162,7 +162,7 @@ def feature_effects_run(
     effects, moved = (
         np.stack([record.arrays[name] for record in records]).astype(float) for name in ("effect", "moved")
     )
-    out = xr.Dataset(mean_over_samples("effect", ("feature",), effects, sets))
+    out = xr.Dataset(estimate_known(effects, sets, QUANTITY).variables("effect", ("feature",), n="n_effect"))
     out.update(estimate_mean(moved, sets).variables("moved", ("feature",)))
     out["effect_by_sample"] = ("sample", "feature"), effects
     out = out.assign_coords(feature=numbers, sample=[record.answer.sample.id for record in records])

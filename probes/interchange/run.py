@@ -34,8 +34,8 @@ from mmprobe.probes.interchange.counterfactual_images import (
 from mmprobe.probes.interchange.free_tokens import LEAST_OTHERS, UNUSED, find_free, mean_fall, usual_margin
 from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions, list_frames
 from mmprobe.samples import Region, Sample, image_sets
-from mmprobe.stats.compare import LABELS, label_masks, means_by_label
-from mmprobe.stats.estimate import Estimate, estimate_mean, estimate_rows
+from mmprobe.stats.compare import LABELS, ByLabel, label_masks
+from mmprobe.stats.estimate import Estimate, estimate_known, estimate_mean
 from mmprobe.stats.intervals import QUANTITY, percentile_interval, sums_interval
 
 CLASSES = (*WORD_CLASSES, "other")
@@ -128,7 +128,7 @@ def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Seque
         [[row.effects[kind].mean() if kind in row.effects else np.nan for kind in kinds] for row in rows]
     )
     out["effect_by_kind"] = (("sample", "kind"), by_kind)
-    _add_means(out, "mean_by_kind", "kind", "n_kind", by_kind, sets)
+    out.update(estimate_known(by_kind, sets, QUANTITY).variables("mean_by_kind", "kind", n="n_kind"))
     steps = np.full((len(rows), out.sizes["step"]), np.nan)
     classes = np.full((len(rows), len(CLASSES)), np.nan)
     for index, (row, effect) in enumerate(zip(rows, first, strict=True)):
@@ -138,8 +138,8 @@ def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Seque
             classes[index, number] = effect[of_token == number].mean()
     out["effect"] = (("sample", "step"), steps.astype(np.float32))
     _add_free_tokens(out, rows, sets)
-    _add_means(out, "effect_by_step", "step", "n_step", steps, sets)
-    _add_means(out, "effect_by_class", "class", "n_class", classes, sets)
+    out.update(estimate_known(steps, sets, QUANTITY).variables("effect_by_step", "step", n="n_step"))
+    out.update(estimate_known(classes, sets, QUANTITY).variables("effect_by_class", "class", n="n_class"))
     slopes = np.array([np.polyfit(np.arange(len(e)), e, 1)[0] if len(e) > 1 else np.nan for e in first])
     out["slope"] = ("sample", slopes)
     finite = np.isfinite(slopes)
@@ -148,7 +148,11 @@ def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Seque
     out["slope_low"], out["slope_high"], out["n_slope"] = ((), slope.low), ((), slope.high), ((), slope.n)
     _add_regions(out, rows)
     frames = np.where(np.array(by_frame)[:, None], out["effect_by_region"].values, np.nan)
-    _add_means(out, "effect_by_frame", "frame", "n_frame", frames[:, : out.sizes["frame"]], sets)
+    out.update(
+        estimate_known(frames[:, : out.sizes["frame"]], sets, QUANTITY).variables(
+            "effect_by_frame", "frame", n="n_frame"
+        )
+    )
     losses = np.array(
         [
             [row.losses[-1].sum() if row.losses and not row.by_frame else np.nan, e.sum()]
@@ -156,9 +160,9 @@ def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Seque
         ]
     )
     _add_localisation(out, losses, sets)
-    masks = label_masks([row.faithful for row in rows])
-    out.update(means_by_label("effect_by_label", per_token, masks, ("label",), sets, QUANTITY))
-    out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
+    labels = ByLabel(label_masks([row.faithful for row in rows]), sets)
+    out.update(labels.means("effect_by_label", per_token, QUANTITY, ("label",)))
+    out["n_label"] = labels.counts()["n_label"]
     return out
 
 
@@ -215,14 +219,6 @@ def _add_regions(out: xr.Dataset, rows: Sequence[MeasuredAnswer]) -> None:
         (("sample", "region"), image),
         (("sample", "region", "corner"), box),
     )
-
-
-def _add_means(
-    out: xr.Dataset, name: str, dim: str, count: str, values: np.ndarray, sets: np.ndarray
-) -> None:
-    """Add the mean over samples of each column [sample, column], and its interval, without NaN."""
-    means = estimate_rows(values.T, sets, QUANTITY)
-    out.update(means.variables(name, dim) | {count: (dim, means.n)})
 
 
 def _add_localisation(out: xr.Dataset, losses: np.ndarray, sets: np.ndarray) -> None:

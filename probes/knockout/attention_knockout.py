@@ -26,7 +26,7 @@ from mmprobe.probes.answers import MAX_NEW_TOKENS, AnswerInput, read_answer, res
 from mmprobe.probes.knockout.hidden_keys import Replacement, check_family, lose_keys, read_keys
 from mmprobe.probes.tokens import GROUPS, STEPS, find_pairs
 from mmprobe.samples import Sample, image_sets
-from mmprobe.stats.compare import LABELS, MINIMUM, compare_labels, label_masks, means_by_label
+from mmprobe.stats.compare import LABELS, MINIMUM, ByLabel, label_masks
 from mmprobe.stats.intervals import QUANTITY
 
 
@@ -172,7 +172,9 @@ def attention_knockout_run(
     rows = np.array([record.arrays["change"] for record in kept])
     out = xr.Dataset({"change_per_token": (("sample", "layer"), rows)}, coords=coords)
     sets = image_sets([record.answer.sample for record in kept])
-    note = _add_means(out, label_masks([record.answer.faithful for record in kept]), minimum, sets)
+    labels = ByLabel(label_masks([record.answer.faithful for record in kept]), sets)
+    compared, note = labels.compare(rows, minimum=minimum)
+    out.update(labels.means("change_by_label", rows, QUANTITY) | labels.counts() | compared)
     out.attrs = {
         "analysis": "attention_knockout",
         "about": "Change of the answers' log-probability when some layers cannot attend to a group of tokens.",
@@ -189,15 +191,3 @@ def attention_knockout_run(
     }
     out.attrs |= answers.describe() | ({"note": note} if note else {})
     return out
-
-
-def _add_means(out: xr.Dataset, masks: dict[str, np.ndarray], minimum: int, sets: np.ndarray) -> str:
-    """Add means and differences by label; return why labels are not compared, or ""."""
-    values = out["change_per_token"].values
-    out.update(means_by_label("change_by_label", values, masks, ("label", "layer"), sets, QUANTITY))
-    out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
-    out["n_faithful"] = ((), int(out["n_label"][1]))
-    out["n_unfaithful"] = ((), int(out["n_label"][2]))
-    compared, note = compare_labels(values, masks, ("layer",), minimum, sets=sets)
-    out.update(compared)
-    return note

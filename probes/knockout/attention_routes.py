@@ -20,7 +20,6 @@ from mmprobe.probes.answer_records import (
     Arrays,
     RunAnswer,
     RunOptions,
-    mean_over_samples,
     measure_answers,
     one_by_one,
 )
@@ -47,6 +46,8 @@ from mmprobe.probes.knockout.hidden_keys import (
 )
 from mmprobe.probes.tokens import STEPS, find_pairs, present_names
 from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.estimate import estimate_known
+from mmprobe.stats.intervals import QUANTITY
 
 REPLACEMENTS = ("block", "mean", "counterfactual")
 
@@ -331,7 +332,8 @@ def _build_run_dataset(
                 values[row, names[0].index(source), names[1].index(query)] = array
     sets = image_sets([record.answer.sample for record in records])
     out = xr.Dataset(
-        {"effect_per_token": (("sample", *_DIMS), values)} | mean_over_samples("effect", _DIMS, values, sets),
+        {"effect_per_token": (("sample", *_DIMS), values)}
+        | estimate_known(values, sets, QUANTITY).variables("effect", _DIMS, n="n_effect"),
         coords={
             "sample": [record.answer.sample.id for record in records],
             "from": names[0],

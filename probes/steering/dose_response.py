@@ -15,7 +15,7 @@ from mmprobe.interventions import load_methods
 from mmprobe.models import Model
 from mmprobe.samples import Sample, image_sets
 from mmprobe.settings import AskSettings
-from mmprobe.stats.estimate import estimate_rows
+from mmprobe.stats.estimate import estimate_known
 from mmprobe.stats.intervals import QUANTITY
 from mmprobe.traces.asking import answer
 
@@ -118,7 +118,7 @@ def dose_response(
     of_share = np.isin(values[np.isfinite(values)], (0, 1)).all()  # at every scale, not at one by chance
     measures = {"mean": (values, None if of_share else QUANTITY), "changed": (changed.astype(float), None)}
     for name, (array, bounds) in measures.items():
-        out.update(estimate_rows(array, groups, bounds).variables(name, dims))
+        out.update(estimate_known(np.moveaxis(array, -1, 0), groups, bounds).variables(name, dims))
     out.attrs = {
         "analysis": "dose_response",
         "about": "A measure of steered answers at each scale, with 95 % intervals over sets of images.",

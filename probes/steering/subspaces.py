@@ -29,7 +29,7 @@ from mmprobe.models.devices import find_device
 from mmprobe.models.hooks import replace
 from mmprobe.models.reading import Reading
 from mmprobe.samples import Sample, image_sets
-from mmprobe.stats.estimate import estimate_rows
+from mmprobe.stats.estimate import estimate_known
 
 CONTROLS = ("learned", "random subspace", "arbitrary labels", "random initialisation")
 HELD_OUT = 0.5
@@ -143,7 +143,7 @@ def align_subspace(
     unchanged = task.choose(test, torch.zeros_like(placebo), batch_size) == labels[test]
     matrix = np.array([right[name] for name in CONTROLS])
     out = xr.Dataset(coords={"control": list(CONTROLS), "pair": test})
-    out.update(estimate_rows(matrix, groups[test]).variables("accuracy", "control"))
+    out.update(estimate_known(matrix.T, groups[test]).variables("accuracy", "control"))
     out["unchanged"] = ((), unchanged.mean())
     out["basis"] = (("hidden", "component"), bases["learned"].cpu().numpy())
     out["right"] = (("control", "pair"), matrix)

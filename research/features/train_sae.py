@@ -21,9 +21,9 @@ from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.models import Model
 from mmprobe.models.dictionaries import Dictionary, save_dictionary
 from mmprobe.models.reading import Reading
+from mmprobe.probes.features.settings import DictionarySettings
+from mmprobe.probes.features.train import GroupStates, begin, fit
 from mmprobe.samples import Sample
-from mmprobe.training.dictionary import GroupStates, begin, fit
-from mmprobe.training.settings import DictionarySettings
 
 SEED = 6_000_000  # of images that no other page uses
 PAIRS = 1000

@@ -112,7 +112,7 @@ def test_the_citation_names_the_version():
 def test_a_name_of_a_type_means_one_thing():
     """docs/words.md: one idea, one word. Type variables are left out, which stand for any type."""
     homes: dict[str, set[str]] = {}
-    for folder in (*FOLDERS, "research", "scripts"):
+    for folder in (*FOLDERS, "research", "scripts", "perf"):
         for file in (ROOT / folder).rglob("*.py"):
             for node in ast.parse(file.read_text()).body:
                 named = [node.name] if isinstance(node, ast.ClassDef) else []

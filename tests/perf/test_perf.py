@@ -97,7 +97,7 @@ def make_readings(leak_kb: float, seed: int, slower: float = 0.0) -> list[Any]:
             swing = (30 if process == 0 else -8) * (phase < 0.2)
             size = base + swing + steps[process][number // 151] + rng.normal(0, 0.5)
             sizes[10 + process] = size + share * leak_kb * number / 1000 - 60 * (number < 500)
-        readings.append(steady.Reading(seconds, number, sizes))
+        readings.append(steady.Moment(seconds, number, sizes))
         seconds += 6 * 0.08 * (1 + slower * number / 2500) * rng.normal(1, 0.1)
     return readings
 

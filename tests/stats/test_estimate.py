@@ -12,8 +12,8 @@ from mmprobe.benchmarks.core.results import mean_metric
 from mmprobe.stats.estimate import (
     Estimate,
     estimate_from_sums,
+    estimate_known,
     estimate_mean,
-    estimate_rows,
     read_estimate,
     stack_estimates,
 )
@@ -51,9 +51,9 @@ def test_json_has_null_for_what_is_undefined():
 def test_a_data_set_gives_back_what_it_was_given():
     mean = estimate_mean(VALUES, SETS, QUANTITY)
     assert (mean.n, mean.sets) == (12, 6)
-    out = xr.Dataset(mean.variables("effect", ("layer", "head"), {"units": "nat"}))
-    assert list(out) == ["effect", "effect_low", "effect_high"]
-    assert out["effect_low"].dims == ("layer", "head") and out["effect_low"].attrs == {"units": "nat"}
+    out = xr.Dataset(mean.variables("effect", ("layer", "head"), n="n"))
+    assert list(out) == ["effect", "effect_low", "effect_high", "n"] and out["n"].item() == 12
+    assert out["effect_low"].dims == ("layer", "head")
     again = read_estimate(out, "effect")
     for name in ("value", "low", "high"):
         np.testing.assert_array_equal(getattr(again, name), getattr(mean, name))
@@ -74,14 +74,19 @@ def test_means_and_intervals_are_those_of_the_functions_of_arrays():
     assert (whole.value, whole.low, whole.high) == (ratio(counts.sum(0)), low, high)
 
 
-def test_rows_leave_out_what_is_unknown_one_by_one():
-    rows = VALUES[:, 0].T.copy()
-    rows[0, :3] = rows[1] = NAN
-    means = estimate_rows(rows, SETS, QUANTITY)
-    alone = estimate_mean(rows[0, 3:], SETS[3:], QUANTITY)
-    assert means.n.tolist() == [9, 0, 12]
-    assert (means.value[0], means.low[0], means.high[0]) == (alone.value, alone.low, alone.high)
-    assert np.isnan([means.value[1], means.low[1], means.high[1]]).all()
+def test_means_of_what_is_known_skip_gaps_column_by_column():
+    """A column of zeros is a quantity, not a share; a column with gaps counts the samples that it has."""
+    values = VALUES.copy()
+    values[:, 0, 0], values[:3, 0, 1], values[:, 1, 0] = 0, NAN, NAN
+    means = estimate_known(values, SETS, QUANTITY)
+    alone = estimate_mean(values[3:, 0, 1], SETS[3:], QUANTITY)
+    assert means.n.tolist() == [[12, 9, 12], [0, 12, 12]]
+    np.testing.assert_allclose(
+        [means[0, 1].value, means[0, 1].low, means[0, 1].high], [alone.value, alone.low, alone.high]
+    )
+    assert means.low[0, 0] == means.high[0, 0] == 0
+    assert np.isnan([means.value[1, 0], means.low[1, 0], means.high[1, 0]]).all()
+    assert estimate_known(values[:, :, :0], SETS, QUANTITY).value.shape == (2, 0)
 
 
 def test_estimates_are_stacked_in_any_shape():

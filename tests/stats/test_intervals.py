@@ -325,12 +325,11 @@ def test_intervals_are_made_in_one_place():
 def test_every_interval_is_given_the_sets_of_images():
     """Left out, each sample would be a separate set. The numbers are the places of the argument."""
     places = {
-        "means_by_label": 4,
-        "compare_labels": 5,
+        "ByLabel": 1,
         "compare_groups": 5,
         "mean_interval": 1,
         "estimate_mean": 1,
-        "estimate_rows": 1,
+        "estimate_known": 1,
         "estimate_from_sums": 2,
     }
     for folder in ("analyses", "probes"):

@@ -14,7 +14,7 @@ from mmprobe.viz.panel import (
     REFERENCE_LINE,
     Panel,
     apply_layout,
-    interval_band,
+    interval_line,
     shown_groups,
 )
 
@@ -124,17 +124,16 @@ def _layer_panel(ds: xr.Dataset) -> Panel:
     for form in _forms(ds):
         name, colour = _FORM_NAMES[form], _FORM_COLOURS[form]
         for column, kind in enumerate(("visual_share", "slope"), 1):
-            line = go.Scatter(
-                x=layers,
-                y=ds[kind + form].values,
-                mode="lines+markers",
-                line={"color": colour, "dash": "solid" if form else "dot"},
+            line = interval_line(
+                layers,
+                read_estimate(ds, f"{kind}{form}"),
+                colour,
+                f"{name}<br>layer %{{x}}: %{{y:.4f}}",
+                dash="solid" if form else "dot",
                 name=name,
                 showlegend=column == 1,
-                hovertemplate=f"{name}<br>layer %{{x}}: %{{y:.4f}}<extra></extra>",
             )
-            band = interval_band(layers, read_estimate(ds, f"{kind}{form}"), colour)
-            figure.add_traces([*band, line], rows=1, cols=column)
+            figure.add_traces(line, rows=1, cols=column)
     figure.update_xaxes(title="layer")
     figure.add_hline(y=0, line=REFERENCE_LINE, row=1, col=2)
     return Panel(
@@ -203,16 +202,9 @@ def _label_panel(ds: xr.Dataset) -> Panel:
             row=1,
             col=1,
         )
-        slope = go.Scatter(
-            x=layers,
-            y=of_label[f"slope{form}_by_label"].values,
-            mode="lines+markers",
-            line={"color": colour},
-            showlegend=False,
-            hovertemplate=f"{label}, layer %{{x}}: %{{y:.4f}}<extra></extra>",
-        )
-        band = interval_band(layers, read_estimate(of_label, f"slope{form}_by_label"), colour)
-        figure.add_traces([*band, slope], rows=1, cols=2)
+        slope = read_estimate(of_label, f"slope{form}_by_label")
+        line = interval_line(layers, slope, colour, f"{label}, layer %{{x}}: %{{y:.4f}}", showlegend=False)
+        figure.add_traces(line, rows=1, cols=2)
     figure.update_xaxes(title="step (generated token)", row=1, col=1)
     figure.update_xaxes(title="layer", row=1, col=2)
     figure.update_yaxes(rangemode="tozero", row=1, col=1)

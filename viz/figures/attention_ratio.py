@@ -18,7 +18,7 @@ from mmprobe.viz.panel import (
     comparison_panel,
     format_counts,
     format_notes,
-    interval_band,
+    interval_line,
     lines_by_label,
 )
 
@@ -38,14 +38,9 @@ def _ratio_panel(ds: xr.Dataset) -> Panel:
     figure = go.Figure(lines_by_label(ds, "ratio_by_label", "label", ds["n_label"]))
     layers = ds["layer"].values
     random = read_estimate(ds.sel(label="all"), "random_by_label")
-    figure.add_traces(interval_band(layers, random, _RANDOM_COLOUR))
-    figure.add_scatter(
-        x=layers,
-        y=random.value,
-        mode="lines",
-        name="random regions",
-        line={"color": _RANDOM_COLOUR, "dash": "dot"},
-        hovertemplate="random regions, layer %{x}: %{y:.3f}<extra></extra>",
+    hover = "random regions, layer %{x}: %{y:.3f}"
+    figure.add_traces(
+        interval_line(layers, random, _RANDOM_COLOUR, hover, name="random regions", mode="lines", dash="dot")
     )
     figure.update_xaxes(title="layer")
     figure.update_yaxes(title="attention on regions / elsewhere", rangemode="tozero")
@@ -111,15 +106,8 @@ def _sink_panel(ds: xr.Dataset) -> Panel:
     for name, (title, colour, dash) in lines.items():
         if name in ds:
             mean = read_estimate(ds, name)
-            figure.add_traces(interval_band(layers, mean, colour))
-            figure.add_scatter(
-                x=layers,
-                y=mean.value,
-                name=title,
-                mode="lines+markers",
-                line={"color": colour, "dash": dash},
-                hovertemplate="layer %{x}: %{y:.3f}<extra></extra>",
-            )
+            line = interval_line(layers, mean, colour, "layer %{x}: %{y:.3f}", name=title, dash=dash)
+            figure.add_traces(line)
     figure.add_hline(y=float(ds["border_area"]), line=REFERENCE_LINE)
     figure.update_xaxes(title="layer")
     figure.update_yaxes(title="share of attention", range=[0, 1.02])

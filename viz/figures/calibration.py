@@ -8,7 +8,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from mmprobe.stats.estimate import read_estimate
-from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, error_bars, interval_band
+from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, error_bars, interval_line
 
 _COLOUR = LABEL_COLOURS["faithful"]
 
@@ -34,8 +34,8 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     )
     figure.add_trace(points, row=1, col=1)
     kept, coverage = read_estimate(ds, "kept_accuracy"), ds["coverage"].values
-    line = go.Scatter(x=coverage, y=kept.value, mode="lines", line={"color": _COLOUR}, showlegend=False)
-    figure.add_traces([*interval_band(coverage, kept, _COLOUR), line], rows=1, cols=2)
+    line = interval_line(coverage, kept, _COLOUR, mode="lines", showlegend=False)
+    figure.add_traces(line, rows=1, cols=2)
     figure.update_xaxes(title="probability of the chosen answer", range=[0, 1], row=1, col=1)
     figure.update_xaxes(title="share of questions, surest first", range=[0, 1.02], row=1, col=2)
     figure.update_yaxes(title="share right", range=[0, 1.05])

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from mmprobe.stats.estimate import read_estimate
-from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, interval_band
+from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, interval_line
 
 _RANKINGS = {
     "score": ("the highest scores", LABEL_COLOURS["faithful"]),
@@ -23,10 +23,8 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     for ranking in ds["ranking"].values.tolist():
         name, colour = _RANKINGS[ranking]
         mean = read_estimate(ds.sel(ranking=ranking), "faithfulness")
-        if np.isfinite(mean.low).all():
-            figure.add_traces(interval_band(percent, mean, colour))
-        line = {"color": colour}
-        figure.add_trace(go.Scatter(x=percent, y=mean.value, mode="lines+markers", line=line, name=name))
+        band = bool(np.isfinite(mean.low).all())
+        figure.add_traces(interval_line(percent, mean, colour, band=band, name=name))
     for level in (0, 1):
         figure.add_hline(y=level, line=REFERENCE_LINE)
     positive = percent[percent > 0]

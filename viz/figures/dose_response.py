@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
 from mmprobe.stats.estimate import read_estimate
-from mmprobe.viz.panel import GROUP_COLOURS, Panel, apply_layout, escape_text, interval_band
+from mmprobe.viz.panel import GROUP_COLOURS, Panel, apply_layout, escape_text, interval_line
 
 _TITLES = {"mean": "measure, mean over answers", "changed": "share of answers that change"}
 
@@ -18,17 +17,9 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     for column, variable in enumerate(_TITLES, 1):
         for number, name in enumerate(ds["direction"].values.tolist()):
             row, colour = ds.sel(direction=name), colours[number % len(colours)]
-            x = row["scale"].values
-            mean = read_estimate(row, variable)
-            line = go.Scatter(
-                x=x,
-                y=mean.value,
-                mode="lines+markers",
-                line={"color": colour},
-                name=escape_text(name),
-                showlegend=column == 1,
-            )
-            figure.add_traces([*interval_band(x, mean, colour), line], rows=1, cols=column)
+            mean, legend = read_estimate(row, variable), column == 1
+            line = interval_line(row["scale"].values, mean, colour, name=escape_text(name), showlegend=legend)
+            figure.add_traces(line, rows=1, cols=column)
     figure.update_xaxes(title="scale of the direction")
     return [
         Panel(

@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from mmprobe.stats.estimate import read_estimate
-from mmprobe.viz.panel import GROUP_COLOURS, REFERENCE_LINE, Panel, apply_layout, escape_text, interval_band
+from mmprobe.viz.panel import GROUP_COLOURS, REFERENCE_LINE, Panel, apply_layout, escape_text, interval_line
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
@@ -16,9 +16,7 @@ def panels(ds: xr.Dataset) -> list[Panel]:
         row, colour = ds.sel(point=point), colours[number % len(colours)]
         layer, n = row["layer"].values, int(row["n"])
         auc = read_estimate(row, "auc")
-        figure.add_traces(interval_band(layer, auc, colour))
-        line = {"color": colour}
-        figure.add_scatter(x=layer, y=auc.value, mode="lines", line=line, name=f"{point} (n = {n})")
+        figure.add_traces(interval_line(layer, auc, colour, mode="lines", name=f"{point} (n = {n})"))
     figure.add_hline(y=0.5, line=REFERENCE_LINE)
     figure.update_xaxes(title="layer")
     figure.update_yaxes(title="area under the ROC curve")

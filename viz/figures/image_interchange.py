@@ -16,7 +16,7 @@ from mmprobe.viz.panel import (
     draw_samples,
     draw_signed_steps,
     error_bars,
-    interval_band,
+    interval_line,
     name_points,
 )
 
@@ -88,16 +88,16 @@ def _step_panel(ds: xr.Dataset) -> Panel:
     ds = ds.isel(step=slice(0, int(reached[-1]) + 1))
     steps, colour = ds["step"].values, LABEL_COLOURS["all"]
     mean = read_estimate(ds, "effect_by_step")
-    figure = go.Figure(interval_band(steps, mean, colour))
-    figure.add_scatter(
-        x=steps,
-        y=mean.value,
+    line = interval_line(
+        steps,
+        mean,
+        colour,
+        "step %{x}: %{y:.2f} nat<br>n = %{customdata}",
         name="all",
         mode="lines" if len(steps) > 1 else "markers",
-        line={"color": colour},
         customdata=ds["n_step"].values,
-        hovertemplate="step %{x}: %{y:.2f} nat<br>n = %{customdata}<extra></extra>",
     )
+    figure = go.Figure(line)
     figure.add_hline(y=0, line=REFERENCE_LINE)
     figure.update_xaxes(title="step (generated token)")
     limit = _limit(mean)

@@ -9,7 +9,15 @@ from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from mmprobe.stats.estimate import format_number, read_estimate
-from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, format_notes, interval_band
+from mmprobe.viz.panel import (
+    LABEL_COLOURS,
+    REFERENCE_LINE,
+    Panel,
+    apply_layout,
+    format_notes,
+    interval_line,
+    mark_significant,
+)
 
 _COLOUR = LABEL_COLOURS["all"]
 
@@ -65,19 +73,17 @@ def _step_panel(ds: xr.Dataset) -> Panel:
     several = ds.sizes["layer"] > 1
     for colour, layer in zip(colours, ds["layer"].values.tolist(), strict=False):
         auc = read_estimate(ds.sel(layer=layer), "auc")
-        if not several:
-            colour = _COLOUR
-            figure.add_traces(interval_band(ds["step"].values, auc, colour))
-        figure.add_scatter(
-            x=ds["step"].values,
-            y=auc.value,
+        line = interval_line(
+            ds["step"].values,
+            auc,
+            colour if several else _COLOUR,
+            f"layer {layer}, step %{{x}}: %{{y:.3f}} [%{{customdata[0]:.3f}}, %{{customdata[1]:.3f}}]"
+            "<br>n = %{customdata[2]}",
+            band=not several,
             name=f"layer {layer}",
-            mode="lines+markers",
-            line={"color": colour},
             customdata=np.stack([auc.low, auc.high, ds["n"].values], -1),
-            hovertemplate=f"layer {layer}, step %{{x}}: %{{y:.3f}} [%{{customdata[0]:.3f}}, %{{customdata[1]:.3f}}]"
-            "<br>n = %{customdata[2]}<extra></extra>",
         )
+        figure.add_traces(line)
     figure.add_hline(y=0.5, line=REFERENCE_LINE)
     figure.update_xaxes(title="step")
     figure.update_yaxes(title="area under the ROC curve")
@@ -95,20 +101,17 @@ def _step_panel(ds: xr.Dataset) -> Panel:
 
 def _held_out_line(ds: xr.Dataset, name: str, p: np.ndarray, legend: bool = True) -> list[go.Scatter]:
     """Return the line of a measure in held-out samples, with its interval."""
-    layers, score = ds["layer"].values, read_estimate(ds, name)
-    line = go.Scatter(
-        x=layers,
-        y=score.value,
+    score = read_estimate(ds, name)
+    return interval_line(
+        ds["layer"].values,
+        score,
+        _COLOUR,
+        "layer %{x}: %{y:.3f} [%{customdata[0]:.3f}, %{customdata[1]:.3f}]<br>p %{customdata[2]:.3f}",
         name=f"held out (n = {int(ds['n'])})",
-        mode="lines+markers",
-        line={"color": _COLOUR},
-        marker={"size": 9, "symbol": ["circle" if value < 0.05 else "circle-open" for value in p]},
+        marker=mark_significant(p),
         showlegend=legend,
         customdata=np.stack([score.low, score.high, p], -1),
-        hovertemplate="layer %{x}: %{y:.3f} [%{customdata[0]:.3f}, %{customdata[1]:.3f}]"
-        "<br>p %{customdata[2]:.3f}<extra></extra>",
     )
-    return [*interval_band(layers, score, _COLOUR), line]
 
 
 def _shuffled_line(ds: xr.Dataset, name: str, legend: bool = True) -> go.Scatter:

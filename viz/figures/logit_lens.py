@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
-from plotly.subplots import make_subplots
 
 from mmprobe.stats.compare import read_comparison
 from mmprobe.stats.estimate import format_number
@@ -16,7 +15,7 @@ from mmprobe.viz.panel import (
     escape_text,
     format_counts,
     format_notes,
-    lines_by_label,
+    plots_by_label,
 )
 
 _TITLES = {
@@ -37,14 +36,10 @@ def panels(ds: xr.Dataset) -> list[Panel]:
 
 
 def _layer_panel(ds: xr.Dataset) -> Panel:
-    figure = make_subplots(1, len(_TITLES), subplot_titles=list(_TITLES.values()), horizontal_spacing=0.08)
-    for column, name in enumerate(_TITLES, 1):
-        lines = lines_by_label(ds, f"{name}_by_label", "label", ds["n_label"], column == 1)
-        figure.add_traces(lines, rows=1, cols=column)
-    figure.update_xaxes(title="layer")
+    titles = {f"{name}_by_label": title for name, title in _TITLES.items()}
     return Panel(
         "Logit lens by layer",
-        apply_layout(figure),
+        plots_by_label(ds, titles, "label", ds["n_label"]),
         "The residual stream after each layer, read through the final norm and the unembedding: log-probability of the "
         "generated token, entropy of the distribution, and how often the generated token is the most likely one. "
         "Mean over each answer's steps, then over samples, with 95 % intervals over sets of images: "

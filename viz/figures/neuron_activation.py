@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 import xarray as xr
-from plotly.subplots import make_subplots
 
 from mmprobe.stats.compare import read_comparison
 from mmprobe.stats.estimate import format_number, read_estimate
@@ -16,6 +15,7 @@ from mmprobe.viz.panel import (
     format_counts,
     format_notes,
     lines_by_label,
+    plots_by_label,
 )
 
 _RULE_TITLES = {
@@ -45,17 +45,13 @@ def _rule_titles(ds: xr.Dataset) -> dict[str, str]:
 
 
 def _ratio_panel(ds: xr.Dataset) -> Panel:
-    titles = _rule_titles(ds)
-    figure = make_subplots(1, len(titles), subplot_titles=list(titles.values()), horizontal_spacing=0.08)
-    for column, suffix in enumerate(titles, 1):
-        lines = lines_by_label(ds, f"ratio{suffix}_by_label", "label", ds["n_label"], column == 1)
-        figure.add_traces(lines, rows=1, cols=column)
-    figure.update_xaxes(title="layer")
+    titles = {f"ratio{suffix}_by_label": title for suffix, title in _rule_titles(ds).items()}
+    figure = plots_by_label(ds, titles, "label", ds["n_label"])
     figure.update_yaxes(rangemode="tozero")
     figure.update_yaxes(title="share of active neurons", col=1)
     return Panel(
         "Active FFN neurons by layer",
-        apply_layout(figure),
+        figure,
         f"Share of a layer's {ds.attrs['neurons']} neurons that are active during the answer. In SPD-Faith Bench a "
         "neuron is active if the sum of its gate over the generated tokens is above 0. Means over samples with 95 % "
         f"intervals over sets of images: {format_counts(ds['n_label'], 'sample')}, {ds.attrs['model']}. "

@@ -15,7 +15,7 @@ from mmprobe.viz.panel import (
     apply_layout,
     error_bars,
     escape_text,
-    interval_band,
+    interval_line,
     shorten_list,
     shown_groups,
 )
@@ -36,20 +36,11 @@ def panels(ds: xr.Dataset) -> list[Panel]:
 
 def _mean_lines(ds: xr.Dataset, name: str, colour: str, label: str, **options: object) -> list[go.Scatter]:
     """Return the line of a mean by layer, with its interval."""
-    layers = ds["layer"].values
-    mean = read_estimate(ds, name)
-    line = go.Scatter(
-        x=layers,
-        y=mean.value,
-        name=label,
-        mode="lines+markers",
-        line={"color": colour, "dash": "dot" if name.startswith("distance_others") else "solid"},
-        customdata=np.stack([mean.low, mean.high], -1),
-        hovertemplate=f"{label}, layer %{{x}}: %{{y:.4f}} [%{{customdata[0]:.4f}}, %{{customdata[1]:.4f}}]"
-        f"<br>n = {int(ds['n'])}<extra></extra>",
-        **options,
+    hover = f"{label}, layer %{{x}}: %{{y:.4f}} [%{{customdata[0]:.4f}}, %{{customdata[1]:.4f}}]<br>n = {int(ds['n'])}"
+    dash = "dot" if name.startswith("distance_others") else "solid"
+    return interval_line(
+        ds["layer"].values, read_estimate(ds, name), colour, hover, name=label, dash=dash, **options
     )
-    return [*interval_band(layers, mean, colour), line]
 
 
 def _state_panel(ds: xr.Dataset) -> Panel:

@@ -14,7 +14,7 @@ from mmprobe.viz.panel import (
     apply_layout,
     error_bars,
     format_notes,
-    interval_band,
+    interval_line,
 )
 
 _MAPS = {"raw": "raw map, equation 18", "tam": "full map (TAM)"}
@@ -49,16 +49,14 @@ def _map_panel(ds: xr.Dataset) -> Panel:
 
 def _layer_panel(ds: xr.Dataset) -> Panel:
     figure, rates = go.Figure(), read_estimate(ds, "hit_rate_layer")
-    layers, colour = ds["layer"].values, GROUP_COLOURS["visual"]
-    figure.add_traces(interval_band(layers, rates, colour))
-    figure.add_scatter(
-        x=layers,
-        y=rates.value,
-        mode="lines+markers",
-        line={"color": colour},
+    line = interval_line(
+        ds["layer"].values,
+        rates,
+        GROUP_COLOURS["visual"],
+        "layer %{x}: %{y:.3f}",
         name="attention, mean over heads",
-        hovertemplate="layer %{x}: %{y:.3f}<extra></extra>",
     )
+    figure.add_traces(line)
     _finish(figure, ds)
     figure.update_xaxes(title="layer")
     return Panel("Pointing game: attention by layer", apply_layout(figure), _explain(ds))

@@ -15,7 +15,7 @@ from mmprobe.viz.panel import (
     apply_layout,
     error_bars,
     format_notes,
-    interval_band,
+    interval_line,
 )
 
 _COLOUR = LABEL_COLOURS["all"]
@@ -76,17 +76,16 @@ def _step_panel(ds: xr.Dataset) -> Panel:
         read_estimate(ds, "auc_by_step"),
         read_estimate(ds, "auc_shuffled"),
     )
-    line = go.Scatter(
-        x=steps,
-        y=auc.value,
-        mode="lines+markers",
-        line={"color": _COLOUR},
+    line = interval_line(
+        steps,
+        auc,
+        _COLOUR,
+        "first %{x} steps: %{y:.3f} [%{customdata[0]:.3f}, %{customdata[1]:.3f}]"
+        "<br>%{customdata[2]} answers are at least that long",
         showlegend=False,
         customdata=np.stack([auc.low, auc.high, ds["n_by_step"].values], -1),
-        hovertemplate="first %{x} steps: %{y:.3f} [%{customdata[0]:.3f}, %{customdata[1]:.3f}]"
-        "<br>%{customdata[2]} answers are at least that long<extra></extra>",
     )
-    figure = go.Figure([*interval_band(steps, auc, _COLOUR), line])
+    figure = go.Figure(line)
     figure.add_hrect(
         y0=by_chance.low,
         y1=by_chance.high,

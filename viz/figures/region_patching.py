@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from mmprobe.stats.estimate import format_number, read_estimate
-from mmprobe.viz.panel import LABEL_COLOURS, Panel, apply_layout, interval_band
+from mmprobe.viz.panel import LABEL_COLOURS, Panel, apply_layout, interval_line
 
 _KINDS = {
     "residual": "that enters the layer (resid_pre)",
@@ -24,16 +24,8 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     layers = ds["layer"].values
     for place, colour, dash in _LINES:
         share = read_estimate(ds.sel(tokens=place), "follows")
-        for band in interval_band(layers, share, colour):
-            figure.add_trace(band)
-        figure.add_scatter(
-            x=layers,
-            y=share.value,
-            name=f"{place} exchanged",
-            mode="lines+markers",
-            line={"color": colour, "dash": dash},
-            hovertemplate="layer %{x}: %{y:.0%} follow<extra></extra>",
-        )
+        hover, name = "layer %{x}: %{y:.0%} follow", f"{place} exchanged"
+        figure.add_traces(interval_line(layers, share, colour, hover, name=name, dash=dash))
     figure.update_xaxes(title="layer")
     figure.update_yaxes(title="values that follow", range=[-0.03, 1.03], tickformat=".0%")
     region = ds["follows"].sel(tokens="region")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
-from plotly.subplots import make_subplots
 
 from mmprobe.stats.compare import read_comparison
 from mmprobe.stats.estimate import read_estimate
@@ -17,8 +16,8 @@ from mmprobe.viz.panel import (
     escape_text,
     format_counts,
     format_notes,
-    interval_band,
-    lines_by_label,
+    interval_line,
+    plots_by_label,
 )
 
 
@@ -36,15 +35,15 @@ def panels(ds: xr.Dataset) -> list[Panel]:
 
 
 def _mean_panel(ds: xr.Dataset) -> Panel:
-    titles = ("of the mean over steps (as in the paper)", "mean over shared steps")
-    figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.12)
-    for column, name in enumerate(("cosine_mean", "cosine_aligned_mean"), 1):
-        figure.add_traces(lines_by_label(ds, name, "faithful", ds["n"], column == 1), rows=1, cols=column)
-    figure.update_xaxes(title="layer")
+    titles = {
+        "cosine_mean": "of the mean over steps (as in the paper)",
+        "cosine_aligned_mean": "mean over shared steps",
+    }
+    figure = plots_by_label(ds, titles, "faithful", ds["n"], spacing=0.12)
     figure.update_yaxes(title="cosine of the two answers", col=1)
     return Panel(
         "Similarity of the answers to opposite questions",
-        apply_layout(figure),
+        figure,
         f"Cosine between the residual streams ({ds.attrs['stream']} of each layer) of the answers to 'same?' and "
         "'different?' about the same images; 1 means the same direction. Means over pairs with 95 % intervals over sets "
         "of images: "
@@ -59,15 +58,8 @@ def _contradiction_panel(ds: xr.Dataset) -> Panel:
     for kind, label in (("consistent", "faithful"), ("contradictory", "unfaithful")):
         of_kind, colour = ds.sel(consistency=kind), LABEL_COLOURS[label]
         mean = read_estimate(of_kind, "cosine_by_consistency")
-        figure.add_traces(interval_band(layers, mean, colour))
-        figure.add_scatter(
-            x=layers,
-            y=mean.value,
-            name=f"{kind} (n = {int(of_kind['n_consistency'])})",
-            mode="lines+markers",
-            line={"color": colour},
-            hovertemplate=f"{kind}, layer %{{x}}: %{{y:.4f}}<extra></extra>",
-        )
+        name = f"{kind} (n = {int(of_kind['n_consistency'])})"
+        figure.add_traces(interval_line(layers, mean, colour, f"{kind}, layer %{{x}}: %{{y:.4f}}", name=name))
     figure.update_xaxes(title="layer")
     figure.update_yaxes(title="cosine of the two answers")
     return Panel(

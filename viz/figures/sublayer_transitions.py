@@ -17,6 +17,7 @@ from mmprobe.viz.panel import (
     format_counts,
     format_notes,
     lines_by_label,
+    plots_by_label,
 )
 
 _TITLES = {"cos_mha": "attention: cosine", "cos_ffn": "FFN: cosine", "kl": "conflict: KL, nat"}
@@ -47,7 +48,7 @@ def _format_equivalence(ds: xr.Dataset) -> str:
 
 
 def _layer_panel(ds: xr.Dataset) -> Panel:
-    figure = _draw_lines(ds, _TITLES)
+    figure = _plot(ds, _TITLES)
     if "kl_median_by_label" in ds:  # not of an earlier version
         for line in lines_by_label(ds, "kl_median_by_label", "label", ds["n_label"], legend=False):
             if line.mode == "lines+markers":
@@ -65,7 +66,7 @@ def _layer_panel(ds: xr.Dataset) -> Panel:
 
 
 def _norm_panel(ds: xr.Dataset) -> Panel:
-    figure = _draw_lines(ds, _NORM_TITLES).update_yaxes(rangemode="tozero")
+    figure = _plot(ds, _NORM_TITLES).update_yaxes(rangemode="tozero")
     return Panel(
         "Length of each sublayer's update",
         figure.update_yaxes(title="length of the update", col=1),
@@ -75,13 +76,9 @@ def _norm_panel(ds: xr.Dataset) -> Panel:
     )
 
 
-def _draw_lines(ds: xr.Dataset, titles: dict[str, str]) -> go.Figure:
-    figure = make_subplots(1, len(titles), subplot_titles=list(titles.values()), horizontal_spacing=0.08)
-    for column, name in enumerate(titles, 1):
-        lines = lines_by_label(ds, f"{name}_by_label", "label", ds["n_label"], column == 1)
-        figure.add_traces(lines, rows=1, cols=column)
-    figure.update_xaxes(title="layer")
-    return apply_layout(figure)
+def _plot(ds: xr.Dataset, titles: dict[str, str]) -> go.Figure:
+    of_variables = {f"{name}_by_label": title for name, title in titles.items()}
+    return plots_by_label(ds, of_variables, "label", ds["n_label"])
 
 
 def _step_panel(ds: xr.Dataset) -> Panel:

@@ -10,7 +10,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from mmprobe.stats.estimate import format_number, read_estimate
-from mmprobe.viz.panel import REFERENCE_LINE, Panel, apply_layout, escape_text, interval_band
+from mmprobe.viz.panel import REFERENCE_LINE, Panel, apply_layout, escape_text, interval_line
 from mmprobe.viz.report.images import embed_image
 
 MOST = 2  # samples with a figure of their own; our choice
@@ -42,19 +42,15 @@ def _measure_panel(ds: xr.Dataset) -> Panel:
     for column, measure in enumerate(_TITLES, 1):
         for lens in ds["lens"].values.tolist():
             mean = read_estimate(ds.sel(lens=lens, kind="all"), measure)
-            line = go.Scatter(
-                x=layers,
-                y=mean.value,
+            line = interval_line(
+                layers,
+                mean,
+                _COLOURS.get(lens, "#333333"),
+                f"{lens}, layer %{{x}}: %{{y:.3f}} [%{{customdata[0]:.3f}}, %{{customdata[1]:.3f}}]",
                 name=lens,
-                mode="lines+markers",
-                line={"color": _COLOURS.get(lens, "#333333")},
                 showlegend=column == 1,
-                customdata=np.stack([mean.low, mean.high], -1),
-                hovertemplate=f"{lens}, layer %{{x}}: %{{y:.3f}} [%{{customdata[0]:.3f}}, %{{customdata[1]:.3f}}]"
-                "<extra></extra>",
             )
-            band = interval_band(layers, mean, _COLOURS.get(lens, "#333333"))
-            figure.add_traces([*band, line], rows=1, cols=column)
+            figure.add_traces(line, rows=1, cols=column)
     figure.add_hline(y=0.5, line=REFERENCE_LINE, col=len(_TITLES))
     figure.update_xaxes(title="layer").update_yaxes(range=[0, 1.02])
     pieces = (

@@ -24,7 +24,6 @@ from mmprobe.probes import (
 from mmprobe.probes.answer_records import (
     AnswerSource,
     RunAnswer,
-    mean_over_samples,
     measure_answers,
     one_by_one,
 )
@@ -84,19 +83,6 @@ def test_finished_samples_are_not_measured_again(random_qwen, noise, tmp_path):
     asked.clear()
     run(batch_size=2)
     assert asked == ["e"]  # the batches of a and b, c and d are there
-
-
-def test_means_have_intervals_over_sets_of_images_and_skip_gaps():
-    """A column of zeros is a quantity, not a share; a column with a gap counts the samples that it has."""
-    sets, values = np.array([0, 0, 1, 2, 3]), np.random.default_rng(0).normal(size=(5, 2, 2))
-    values[:, 0, 0], values[2, 1, 1] = 0, np.nan
-    out = mean_over_samples("loss", ("layer", "head"), values, sets)
-    kept = np.array([True, True, False, True, True])
-    for place, mask in (((0, 1), np.ones(5, bool)), ((1, 1), kept)):
-        low, high = mean_interval(values[mask][:, *place], sets[mask])
-        measured = [out[name][1][place] for name in ("loss", "loss_low", "loss_high", "n_loss")]
-        np.testing.assert_allclose(measured, [values[mask][:, *place].mean(), low, high, mask.sum()])
-    assert out["loss_low"][1][0, 0] == out["loss_high"][1][0, 0] == 0
 
 
 @pytest.mark.slow

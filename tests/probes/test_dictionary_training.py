@@ -13,8 +13,8 @@ from helpers.command_line import assert_fails, read_result, run_in_process
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.models.dictionaries import load_dictionary, save_dictionary
-from mmprobe.training.dictionary import GroupStates, begin, fit, share_batch
-from mmprobe.training.settings import DictionarySettings
+from mmprobe.probes.features.settings import DictionarySettings
+from mmprobe.probes.features.train import GroupStates, begin, fit, share_batch
 
 SIZE, PLANTED, ACTIVE = 16, 20, 2
 

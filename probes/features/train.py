@@ -29,8 +29,8 @@ from mmprobe.probes.answer_records import AnswerSource, RunAnswer
 from mmprobe.probes.answers import check_run
 from mmprobe.probes.features.health import measure_health
 from mmprobe.probes.features.run import GROUPS, SINKS, find_sinks, read_states
+from mmprobe.probes.features.settings import DictionarySettings
 from mmprobe.samples import image_sets
-from mmprobe.training.settings import DictionarySettings
 
 _BATCH = 4  # answers in a pass; our choice
 AUXILIARY, MOST_DEAD = 1 / 32, 32  # weight of the loss of dead features, and how many of them take part
