@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -21,6 +21,7 @@ from mmprobe.interventions.prompt_method import AskFunction, PromptMethod
 from mmprobe.interventions.registry import integer, number
 from mmprobe.models import Model
 from mmprobe.models.attention import Beginning, LastQuery, bias_attention, share_beginnings
+from mmprobe.models.hooks import find_hook_after_norm, wrap_forward
 from mmprobe.models.prompt import Chat, build_batch
 
 if TYPE_CHECKING:
@@ -330,6 +331,7 @@ class _BeamPath(ContrastPath):
     Attributes:
         attention_row: the last layer's attention of each beam's newest token, maximum over heads,
             [beam, key].
+        latest_are_states: whether `latest_logits` are what the unembedding reads, [beam, hidden], in place of its logits.
     """
 
     def __init__(self, model: Model, inputs: Mapping[str, Any], cache: DynamicCache | None = None):
@@ -338,6 +340,10 @@ class _BeamPath(ContrastPath):
             None  # None where a layer keeps another form of keys and values
         )
         super().__init__(model, inputs, cache)
+        final_norm, self.unembedding = model.family.final_norm(model.hf), model.hf.get_output_embeddings()
+        with restore_rope_deltas(self.rope_modules):  # the first look at a model's logits reads a few tokens
+            plain = model.has_plain_logits and find_hook_after_norm(model.hf, final_norm) is None
+        self.unembeds_later, self.latest_are_states = plain, False
         layers = model.family.decoder(model.hf).layers
         self.attention = [model.family.parts(layer).attention for layer in layers]
         self.attended: set[int] = set()  # layers that called the kernel
@@ -370,7 +376,11 @@ class _BeamPath(ContrastPath):
     def next_logits(self) -> Tensor:
         """Return the logits of each beam's next token, float32 [beam, vocabulary]."""
         assert self.latest_logits is not None
-        return self.latest_logits
+        if not self.latest_are_states:
+            return self.latest_logits
+        states = self.latest_logits.to(self.hf.dtype)
+        logits: Tensor = self.unembedding(states).float()
+        return logits
 
     def restart(self, tokens: Tensor) -> None:
         """Begin after the prompt, which is read once, and read the tokens of each beam, [beam, token]."""
@@ -384,11 +394,12 @@ class _BeamPath(ContrastPath):
                 ids, model_kwargs, self.latest_logits, layers = self.after_prompt
                 shares = len(self.attended) == len(self.attention) == len(layers)
                 self.cache.layers = [_SharedPrompt(prompt, shares) for prompt in layers]
-                self.ids, self.n_read = ids, ids.shape[1]
+                self.ids, self.n_read, self.latest_are_states = ids, ids.shape[1], False
                 self.model_kwargs = {**model_kwargs, "past_key_values": self.cache}
             self.select_beams(torch.zeros(len(tokens), dtype=torch.long, device=tokens.device))
             if tokens.shape[1]:
                 self._read_tokens(tokens)
+                self.latest_are_states = False
 
     def _keep_prompt(self) -> None:
         """Keep what the prompt's pass left, if each layer's keys and values grow with the text and no other way."""
@@ -399,14 +410,22 @@ class _BeamPath(ContrastPath):
             self.after_prompt = _AfterPrompt(self.ids, dict(self.model_kwargs), self.latest_logits, prompt)
 
     def read_one(self, tokens: Tensor) -> None:
-        """Read one more token of each beam, [beam]."""
-        with restore_rope_deltas(self.rope_modules):
+        """Read one more token of each beam, [beam].
+
+        Most beams are dropped after it, so the logits of those that stay are computed by `next_logits`, where no one changes
+        what the unembedding returns.
+        """
+        with restore_rope_deltas(self.rope_modules), ExitStack() as stack:
+            if self.unembeds_later:
+                stack.enter_context(wrap_forward(self.unembedding, lambda forward: lambda states: states))
             self._read_tokens(tokens[:, None])
+            self.latest_are_states = self.unembeds_later
 
     def select_beams(self, beams: Tensor) -> None:
         """Continue with the given beams; a beam may occur several times."""
         self.ids = self.ids[beams]
-        self.latest_logits = self.next_logits()[beams]
+        assert self.latest_logits is not None
+        self.latest_logits = self.latest_logits[beams]
         self.model_kwargs["past_key_values"].batch_select_indices(beams)
         for name, dim in (("position_ids", -2), ("token_type_ids", 0), ("mm_token_type_ids", 0)):
             if self.model_kwargs.get(name) is not None:

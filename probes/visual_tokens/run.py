@@ -26,8 +26,10 @@ from mmprobe.probes.visual_tokens.cells import cell_boxes, read_cells
 from mmprobe.probes.visual_tokens.lenses import (
     Jacobian,
     Lens,
+    Scores,
     fit_states,
     jacobian_lens,
+    join_columns,
     make_bank,
     nearest_embeddings,
     unembedding_lens,
@@ -63,8 +65,8 @@ class SampleCells(NamedTuple):
     answers: tuple[str, ...] = ()
 
 
-CellScores = Callable[[int], Tensor]
-"""From the index of a layer to the scores of a sample's cells, [cell, vocabulary]."""
+CellScores = Callable[[int], Scores]
+"""From the index of a layer to the scores of a sample's cells."""
 
 
 def visual_words(
@@ -314,7 +316,10 @@ def _find_text(model: Model, answered: AnswerSource, sample: Sample) -> str | No
 
 
 def _score_with(lens: Lens, layers: Sequence[int], states: Tensor) -> CellScores:
-    return lambda index: lens.read(layers[index], states[index]).float().cpu()
+    if lens.score is not None:
+        score = lens.score
+        return lambda index: score(layers[index], states[index])
+    return lambda index: Scores(lens.read(layers[index], states[index]).float().cpu())
 
 
 def _cross_fit(
@@ -361,7 +366,6 @@ def _score_linear(
     model: Model, shown: Sequence[SampleCells], half: np.ndarray, n_layers: int
 ) -> dict[int, CellScores]:
     """Return the log-probabilities of a linear probe of each kind of word, as scores of its tokens."""
-    vocabulary = len(model.hf.get_output_embeddings().weight)
     counts = [each.states.shape[1] for each in shown]
     fold = np.repeat(half, counts)
     words = sorted({word for each in shown for thing, _ in each.things for word in thing.words.values()})
@@ -382,18 +386,15 @@ def _score_linear(
             scores[layer][np.ix_(own, places)] = torch.from_numpy(logs).float()
     tokens = [find_ids(model, word)[0] for word in words]
     repeated = [place for place, ids in enumerate(tokens) for _ in ids]
-    flat = [token for ids in tokens for token in ids]
-    slots = torch.tensor(flat)
+    ids, slots = torch.tensor([token for own in tokens for token in own], dtype=torch.int64).unique(
+        return_inverse=True
+    )
     parts = scores[..., repeated].split(counts, 1)
 
-    def spread(part: Tensor) -> CellScores:
-        def read(index: int) -> Tensor:
-            out = torch.full((part.shape[1], vocabulary), -torch.inf)
-            return out.scatter_reduce(1, slots.expand(len(out), -1), part[index], "amax")
+    def join(part: Tensor) -> CellScores:
+        return lambda index: Scores(join_columns(part[index], slots, len(ids)), ids)
 
-        return read
-
-    return {row: spread(part) for row, part in enumerate(parts)}
+    return {row: join(part) for row, part in enumerate(parts)}
 
 
 def _label_cells(shown: SampleCells, kind: str) -> np.ndarray:
@@ -452,11 +453,10 @@ def _read_words(
     for lens in scores:
         for layer in range(n_layers):
             at_cells = lens(layer)
-            largest = at_cells.topk(top)
-            ids.append(torch.where(largest.values.isfinite(), largest.indices, -1).numpy())
-            values.append(largest.values.numpy())
+            for part, found in zip((ids, values), at_cells.largest(top), strict=True):
+                part.append(found.numpy())
             for word, own in tokens.items():
-                words[word].append(at_cells[:, own].amax(1).numpy())
+                words[word].append(at_cells.of(own).numpy())
     shape = (len(scores), n_layers)
 
     def stack(parts: list[np.ndarray]) -> np.ndarray:
