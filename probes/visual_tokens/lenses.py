@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 from tqdm import tqdm
 
 from mmprobe.errors import InputError
@@ -22,61 +21,6 @@ RIDGE = 0.01  # of the mean variance of a dimension; our choice
 _BATCH = 4  # prompts in a pass; our choice
 
 
-class Scores(NamedTuple):
-    """Scores of tokens at cells.
-
-    Attributes:
-        values: float32 [cell, token].
-        ids: int64 [token], the only tokens that can be named, in increasing order; None for the whole vocabulary.
-    """
-
-    values: Tensor
-    ids: Tensor | None = None
-
-    def largest(self, top: int) -> tuple[Tensor, Tensor]:
-        """Return the tokens with the largest scores, int64 [cell, place], -1 for one that cannot be named, and their scores.
-
-        Example:
-            >>> Scores(torch.tensor([[1.0, 3.0]]), torch.tensor([4, 7])).largest(3)[0].tolist()
-            [[7, 4, -1]]
-        """
-        if self.ids is None:
-            values, places = self.values.topk(top)
-            named = places
-        else:
-            values, places = self.values.sort(stable=True, descending=True)  # equal ones by their numbers
-            values, named = values[:, :top], self.ids[places[:, :top]]
-            missing = (0, top - values.shape[1])
-            values, named = pad(values, missing, value=-torch.inf), pad(named, missing, value=-1)
-        return torch.where(values.isfinite(), named, -1), values
-
-    def of(self, tokens: Sequence[int]) -> Tensor:
-        """Return the largest score of some tokens, [cell].
-
-        Example:
-            >>> Scores(torch.tensor([[1.0, 3.0]]), torch.tensor([4, 7])).of([4, 5]).tolist()
-            [1.0]
-        """
-        wanted = torch.tensor(tokens)
-        columns = wanted if self.ids is None else torch.isin(self.ids, wanted).nonzero()[:, 0]
-        if not len(columns):
-            return torch.full((len(self.values),), -torch.inf)
-        return self.values[:, columns].amax(1)
-
-    def spread(self, vocabulary: int) -> Tensor:
-        """Return scores of all tokens, [cell, vocabulary], -inf for those that cannot be named.
-
-        Example:
-            >>> Scores(torch.tensor([[1.0]]), torch.tensor([1])).spread(3).tolist()
-            [[-inf, 1.0, -inf]]
-        """
-        if self.ids is None:
-            return self.values
-        scores = torch.full((len(self.values), vocabulary), -torch.inf)
-        scores[:, self.ids] = self.values
-        return scores
-
-
 class Lens(NamedTuple):
     """A lens.
 
@@ -85,13 +29,11 @@ class Lens(NamedTuple):
         unit: of its scores.
         read: a function from a layer and resid_post of it, [cell, hidden], to scores [cell, vocabulary]; a token that
             the lens cannot name is -inf.
-        score: the same as `Scores`, for a lens that cannot name most tokens; None for another.
     """
 
     name: str
     unit: str
     read: Callable[[int, Tensor], Tensor]
-    score: Callable[[int, Tensor], Scores] | None = None
 
 
 def unembedding_lens(model: Model) -> Lens:
@@ -295,29 +237,12 @@ def nearest_embeddings(bank: TextBank) -> Lens:
         [[-inf, 0.0, -inf, -inf, 1.0]]
     """
 
-    ids, places = bank.ids.unique(return_inverse=True)
-
-    def score(layer: int, states: Tensor) -> Scores:
+    def read(layer: int, states: Tensor) -> Tensor:
         cosines = torch.nn.functional.normalize(states.float(), dim=-1) @ bank.states.T
-        return Scores(join_columns(cosines, places, len(ids)), ids)
+        scores = torch.full((len(states), bank.vocabulary), -torch.inf)
+        return scores.scatter_reduce(1, bank.ids.expand_as(cosines), cosines, "amax")
 
-    return Lens("nearest", "cosine", lambda *read: score(*read).spread(bank.vocabulary), score)
-
-
-def join_columns(values: Tensor, places: Tensor, count: int) -> Tensor:
-    """Return the largest value of the columns that belong to each place, [row, place].
-
-    Args:
-        values: [row, column].
-        places: int64 [column].
-        count: number of places.
-
-    Example:
-        >>> join_columns(torch.tensor([[1.0, 3.0, 2.0]]), torch.tensor([0, 1, 0]), 2).tolist()
-        [[2.0, 3.0]]
-    """
-    out = torch.full((len(values), count), -torch.inf)
-    return out.scatter_reduce(1, places.expand_as(values), values, "amax")
+    return Lens("nearest", "cosine", read)
 
 
 def _find_user(prompt: Prompt) -> np.ndarray:

@@ -26,10 +26,8 @@ from mmprobe.probes.visual_tokens.cells import cell_boxes, read_cells
 from mmprobe.probes.visual_tokens.lenses import (
     Jacobian,
     Lens,
-    Scores,
     fit_states,
     jacobian_lens,
-    join_columns,
     make_bank,
     nearest_embeddings,
     unembedding_lens,
@@ -65,8 +63,8 @@ class SampleCells(NamedTuple):
     answers: tuple[str, ...] = ()
 
 
-CellScores = Callable[[int], Scores]
-"""From the index of a layer to the scores of a sample's cells."""
+CellScores = Callable[[int], Tensor]
+"""From the index of a layer to the scores of a sample's cells, [cell, vocabulary]."""
 
 
 def visual_words(
@@ -316,10 +314,7 @@ def _find_text(model: Model, answered: AnswerSource, sample: Sample) -> str | No
 
 
 def _score_with(lens: Lens, layers: Sequence[int], states: Tensor) -> CellScores:
-    if lens.score is not None:
-        score = lens.score
-        return lambda index: score(layers[index], states[index])
-    return lambda index: Scores(lens.read(layers[index], states[index]).float().cpu())
+    return lambda index: lens.read(layers[index], states[index]).float().cpu()
 
 
 def _cross_fit(
@@ -366,6 +361,7 @@ def _score_linear(
     model: Model, shown: Sequence[SampleCells], half: np.ndarray, n_layers: int
 ) -> dict[int, CellScores]:
     """Return the log-probabilities of a linear probe of each kind of word, as scores of its tokens."""
+    vocabulary = len(model.hf.get_output_embeddings().weight)
     counts = [each.states.shape[1] for each in shown]
     fold = np.repeat(half, counts)
     words = sorted({word for each in shown for thing, _ in each.things for word in thing.words.values()})
@@ -386,15 +382,18 @@ def _score_linear(
             scores[layer][np.ix_(own, places)] = torch.from_numpy(logs).float()
     tokens = [find_ids(model, word)[0] for word in words]
     repeated = [place for place, ids in enumerate(tokens) for _ in ids]
-    ids, slots = torch.tensor([token for own in tokens for token in own], dtype=torch.int64).unique(
-        return_inverse=True
-    )
+    flat = [token for ids in tokens for token in ids]
+    slots = torch.tensor(flat)
     parts = scores[..., repeated].split(counts, 1)
 
-    def join(part: Tensor) -> CellScores:
-        return lambda index: Scores(join_columns(part[index], slots, len(ids)), ids)
+    def spread(part: Tensor) -> CellScores:
+        def read(index: int) -> Tensor:
+            out = torch.full((part.shape[1], vocabulary), -torch.inf)
+            return out.scatter_reduce(1, slots.expand(len(out), -1), part[index], "amax")
 
-    return {row: join(part) for row, part in enumerate(parts)}
+        return read
+
+    return {row: spread(part) for row, part in enumerate(parts)}
 
 
 def _label_cells(shown: SampleCells, kind: str) -> np.ndarray:
@@ -453,10 +452,11 @@ def _read_words(
     for lens in scores:
         for layer in range(n_layers):
             at_cells = lens(layer)
-            for part, found in zip((ids, values), at_cells.largest(top), strict=True):
-                part.append(found.numpy())
+            largest = at_cells.topk(top)
+            ids.append(torch.where(largest.values.isfinite(), largest.indices, -1).numpy())
+            values.append(largest.values.numpy())
             for word, own in tokens.items():
-                words[word].append(at_cells.of(own).numpy())
+                words[word].append(at_cells[:, own].amax(1).numpy())
     shape = (len(scores), n_layers)
 
     def stack(parts: list[np.ndarray]) -> np.ndarray:
