@@ -160,7 +160,8 @@ def _weights_first(hf: nn.Module) -> Iterator[None]:
         for layer in hf.modules():
             if type(layer) is nn.Linear and layer.weight.numel() >= LEAST_WEIGHTS:
                 weight = layer.weight
-                if weight.device.type == "cpu" and weight.dtype == torch.float32:
+                is_plain = type(weight) is nn.Parameter and weight.dtype == torch.float32
+                if is_plain and weight.device.type == "cpu":
                     stack.enter_context(wrap_forward(layer, partial(wrap, layer)))
         yield
 
