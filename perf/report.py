@@ -37,7 +37,7 @@ import analyses
 import interventions
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
-LEFT_OUT = ("full-size", "scale")  # sections that are measured only if they are named
+LEFT_OUT = ("full-size", "real", "scale")  # sections that are measured only if they are named
 HEAD = """\
 # What tracing costs
 
@@ -134,6 +134,18 @@ token of the answer, also against plain. In models as small as tiny-spd, a kerne
 two stages read and change what each layer computes. They add many calls, and so miss their goal for tiny-spd and for single
 samples. Larger models and batches pay less.""",
         lambda options: interventions.table(options.device, options.quick),
+    ),
+    "real": Measurement(
+        "The real model",
+        """\
+Processor seconds of the real model (`make real`): 135 million weights in float32, two images of 144 visual tokens each. The methods
+answer the questions about the same two images one by one, as `mmprobe compare` asks them, in turn in one process; so plain answers
+share what is read of the images. SAGE and AGLA read images of each question's own, a whole prompt more. The contrast paths of the others are read once.
+OPERA reads 25 candidates for each token. Ranking heads by attribution is five passes over prompt and answer, one backward
+pass and a half for each of 30 layers, and twenty patches from their layers on; `atp` leaves the last two out. The lenses read 288 tokens in twelve layers, and
+most of their time is the unembedding of each in a vocabulary of 49,153. `make perf` leaves this section out, since it needs the
+model: `python perf/report.py --write --only real`.""",
+        lambda options: interventions.real_table(options.quick),
     ),
     "judging": Measurement(
         "Judging",
