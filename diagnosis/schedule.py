@@ -161,7 +161,7 @@ def _answer(
 
     def kind(place: int) -> tuple[Any, ...]:
         request = requests[place]
-        return type(request).__name__, len(request.chat.images), isinstance(request, Read) and request.looks
+        return type(request).__name__, len(request.chat.images)
 
     def length(place: int) -> int:  # in characters, about
         request = requests[place]
@@ -217,10 +217,11 @@ def _find_error(model: Model, chat: Chat) -> InputError | None:
 
 
 def _read_batch(model: Model, batch: Sequence[Read], prefixes: PrefixStore | None) -> list[Any]:
-    looks = batch[0].looks
     chats = [each.chat for each in batch]
-    shared = prefixes if chats[0].images and not looks else None
-    return list(read_answers(model, chats, [each.ids for each in batch], looks, shared))
+    looks = [each.looks for each in batch]
+    return read_answers(
+        model, chats, [each.ids for each in batch], looks, prefixes if chats[0].images else None
+    )
 
 
 def _say_batch(model: Model, batch: Sequence[Say], prefixes: PrefixStore | None) -> list[Any]:
@@ -243,7 +244,7 @@ def read_answers(
     model: Model,
     chats: Sequence[Chat],
     answers: Sequence[Sequence[int]],
-    looks: bool = False,
+    looks: Sequence[bool] = (),
     prefixes: PrefixStore | None = None,
 ) -> list[AnswerReading]:
     """Return the reading of each answer after its chat, all in one forward pass.
@@ -251,29 +252,32 @@ def read_answers(
     Args:
         chats: all of them with equally many images.
         answers: token ids, at least one each.
-        looks: also return the attention to the images. Not for models with cross-attention.
+        looks: whether to return the attention to the images, too, for each answer; () for none. Not for models with cross-attention.
         prefixes: as in `run`.
     """
-    reading, layers = read_chats(model, chats, answers, prefixes), dict[int, list[Tensor]]()
-    looked = range(model.n_layers if looks else 0)
-    observers = {("call", layer): partial(_keep_looks, reading, layers, layer) for layer in looked}
+    reading = read_chats(model, chats, answers, prefixes)
+    seen: dict[int, list[Tensor]] = {row: [] for row, wanted in enumerate(looks) if wanted}
+    observers = {
+        ("call", layer): partial(_keep_looks, reading, seen) for layer in range(model.n_layers if seen else 0)
+    }
     return [
         AnswerReading(
             said.logprobs.cpu().numpy().astype(float),
             said.likeliest.cpu().numpy(),
             said.margins.cpu().numpy().astype(float),
             said.last.cpu().numpy(),
-            torch.cat([layer[row] for layer in layers.values()]).cpu().numpy() if looks else None,
+            torch.cat(seen[row]).cpu().numpy() if row in seen else None,
         )
         for row, said in enumerate(reading.predict(observers=observers))
     ]
 
 
-def _keep_looks(reading: Reading, layers: dict[int, list[Tensor]], layer: int, call: AttentionCall) -> None:
-    """Keep the mean attention of each answer's queries to its visual tokens, [head, visual]."""
-    layers[layer] = []
-    for number, row in enumerate(reading.rows):
-        padding, queries = row.prompt.padding, row.queries
-        weights = softmax_rows(call, number, slice(queries.start + padding, queries.stop + padding))
-        places = torch.as_tensor(row.prompt.visual_positions + padding, device=weights.device)
-        layers[layer].append(weights[:, :, places].mean(1))
+def _keep_looks(reading: Reading, seen: dict[int, list[Tensor]], call: AttentionCall) -> None:
+    """Keep the mean attention of the queries of some answers to their visual tokens in a layer, [head, visual]."""
+    before = call.key.shape[2] - call.query.shape[2]  # keys of tokens that were read earlier
+    for number, layers in seen.items():
+        row = reading.rows[number]
+        first = reading.place(number, row.queries.start) - before
+        weights = softmax_rows(call, number, slice(first, first + len(row.ids)))
+        places = torch.as_tensor(reading.place(number, row.prompt.visual_positions), device=weights.device)
+        layers.append(weights[:, :, places].mean(1))

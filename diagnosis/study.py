@@ -18,6 +18,7 @@ from mmprobe.settings import DIAGNOSED_TOKENS
 T = TypeVar("T")
 
 LONG = 40  # words; a question with more has no alike ones
+MOST_LOOKS = 24  # answers whose attention is read
 MOST_ALIKE = 8  # questions that differ in one word from another, at one place, and answers to each of them
 
 
@@ -30,6 +31,7 @@ class Study:
         images: the images that each answer is read with in place of its own.
         max_new_tokens: the longest answer.
         given: whether the answers were given, and are not the model's own.
+        looked: ids of the answers whose attention to the images is read, spread over all; none where no visual token is in the prompt.
     """
 
     def __init__(
@@ -45,6 +47,9 @@ class Study:
         self.answers = [answer for answer in answers if answer.ids]
         self.by_id = {answer.sample.id: answer for answer in self.answers}
         self.images = OtherImages(self.answers)
+        step = max(1, len(self.answers) // MOST_LOOKS)
+        chosen = [] if model.has_cross_attention else self.answers[::step][:MOST_LOOKS]
+        self.looked = {answer.sample.id for answer in chosen}
         self._made: dict[Any, Any] = {}
         self.by_question: dict[tuple[str, int], list[ParsedAnswer]] = defaultdict(list)
         for answer in self.answers:
@@ -110,7 +115,7 @@ class Case(NamedTuple):
     """What the test of one answer begins with.
 
     Attributes:
-        readings: of the answer with its own images (`own`), and by kind with others (`diagnosis/images.py`).
+        readings: of the answer with its own images (`own`), and, but for an example, by kind with others (`diagnosis/images.py`).
     """
 
     study: Study

@@ -193,12 +193,12 @@ class Reading:
         The logits of a few steps exist at a time (`pass_length`), so memory does not grow with the answers.
 
         Args:
-            changes, observers: as in `logits`.
+            changes, observers: as in `logits`. Where beginnings were given, observers see the tokens after them (`place`).
         """
         parts: list[list[Prediction]] = [[] for _ in self.rows]
         with torch.no_grad(), float32_logits(self.model):
-            if self._beginnings is not None and not changes and not observers:
-                blocks = self._read_rests(self._beginnings)
+            if self._beginnings is not None and not changes:
+                blocks = self._read_rests(self._beginnings, observers)
             else:
                 blocks = self._read_blocks(changes, observers)
             for row, first, logits in blocks:
@@ -494,17 +494,29 @@ class Reading:
                 part = self._unembed(output.last_hidden_state.shape[1]).float()
             yield from ((row, first, each) for row, each in enumerate(part))
 
-    def _read_rests(self, beginnings: Sequence[Prefix]) -> Iterator[tuple[int, int, Tensor]]:
+    def place(self, row: int, positions: Any) -> Any:
+        """Return the places among the keys of a pass at which tokens of a row are, after the row's padding.
+
+        Args:
+            positions: of tokens in the row's prompt with its answer, int [token].
+        """
+        if self._beginnings is None:
+            return positions + self.rows[row].prompt.padding
+        return positions + max(len(each.ids) for each in self._beginnings) - len(self._beginnings[row].ids)
+
+    def _read_rests(
+        self, beginnings: Sequence[Prefix], observers: Observers | None = None
+    ) -> Iterator[tuple[int, int, Tensor]]:
         """Yield what `_read_blocks` yields, from a pass over what follows the beginnings."""
         unembedding = self.model.hf.get_output_embeddings()
-        for row, states in enumerate(self._read_states(beginnings)):
+        for row, states in enumerate(self._read_states(beginnings, observers)):
             steps = len(self.rows[row].ids)
             states = states[self.rows[row].queries.start - len(beginnings[row].ids) :][:steps]
             length = pass_length(self.model, 1, steps)
             for first in range(0, steps, length):
                 yield row, first, unembedding(states[first : first + length]).float()
 
-    def _read_states(self, beginnings: Sequence[Prefix]) -> Tensor:
+    def _read_states(self, beginnings: Sequence[Prefix], observers: Observers | None = None) -> Tensor:
         """Return what the unembedding reads of each row after its beginning, [row, position, hidden].
 
         After its end, each row is filled with tokens that no token of the row sees.
@@ -519,7 +531,8 @@ class Reading:
             end = padding + len(row.prompt.ids)
             ids[end : end + len(row.ids)] = row.ids
         cache, states = build_cache(self.model, beginnings, paddings), list[Tensor]()
-        with torch.inference_mode(), observe_points(self.model, {("normed", -1): states.append}):
+        observed = {("normed", -1): states.append, **(observers or {})}
+        with torch.inference_mode(), observe_points(self.model, observed):
             options = build_generation_kwargs(self.model, 1)
             self.model.hf.generate(**inputs, **options, past_key_values=cache)
         return states[0]
