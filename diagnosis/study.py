@@ -87,17 +87,15 @@ class Study:
         return same[place + 1 :] + same[: max(place, 0)]
 
     def example(self, answer: ParsedAnswer) -> ParsedAnswer | None:
-        """Return the next answer to the same question about as many other images; else to one in other words, few if possible."""
-        own = set(answer.sample.images)
+        """Return an answer to the same question about other images; else to one in other words, few if possible.
+
+        The images are the first as many of the data that are none of its own, so nearly all answers share them.
+        """
+        own = answer.sample.images
+        sets = (other.sample.images for other in self.answers if len(other.sample.images) == len(own))
+        shown = next((images for images in sets if not set(own) & set(images)), None)
         others = [*self.same_question(answer), *self.alike(answer), *self.answers]
-        return next(
-            (
-                other
-                for other in others
-                if len(other.sample.images) == len(own) and not own & set(other.sample.images)
-            ),
-            None,
-        )
+        return next((other for other in others if other.sample.images == shown), None)
 
     def alike(self, answer: ParsedAnswer) -> list[ParsedAnswer]:
         """Return answers to questions that differ in one word, about as many images."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from mmprobe.diagnosis.causal_test import CausalTest, CauseScore
 from mmprobe.diagnosis.images import show_other
 from mmprobe.diagnosis.schedule import Task
-from mmprobe.diagnosis.study import MOST_LOOKS, Case
+from mmprobe.diagnosis.study import Case
 from mmprobe.diagnosis.table import NEEDS_VISUAL_TOKENS, Scores, Table
 from mmprobe.models.prompt import Chat
 
