@@ -163,10 +163,11 @@ def _answer(
         request = requests[place]
         return type(request).__name__, len(request.chat.images)
 
-    def length(place: int) -> int:  # in characters, about
+    def length(place: int) -> int:  # after the images, in characters, about
         request = requests[place]
         tokens = len(request.ids) if isinstance(request, Read) else request.longest
-        return sum(len(str(message["content"])) for message in request.chat.messages) + 4 * tokens
+        text = "".join(str(message["content"]) for message in request.chat.messages)
+        return len(text.rpartition("'image'")[2]) + 4 * tokens
 
     shown = [image_key(each.chat) if prefixes is not None and each.chat.images else () for each in requests]
     first = {key: place for place, key in reversed(list(enumerate(shown)))}
@@ -178,9 +179,14 @@ def _answer(
     for _, same in groupby(ordered, key=kind):
         left = list(same)
         while left:
-            places = left[:size]
+            places = sorted(left[:size], key=length)
+            parts = cut_padded(places, list(map(length, places))) if model.device.type == "cpu" else [places]
             try:
-                found = _answer_batch(model, [requests[each] for each in places], prefixes)
+                found = [
+                    each
+                    for part in parts
+                    for each in _answer_batch(model, [requests[place] for place in part], prefixes)
+                ]
             except (torch.OutOfMemoryError, MemoryError):
                 if size == 1:
                     raise
@@ -191,6 +197,24 @@ def _answer(
                 results[place] = result
             left = left[size:]
     return results
+
+
+def cut_padded(places: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+    """Return parts of a batch in which no length is more than half as long again as the first.
+
+    A processor pays for each token that fills up a row, and a GPU for each pass.
+
+    Example:
+        >>> cut_padded([3, 5, 4, 9], [10, 12, 30, 31])
+        [[3, 5], [4, 9]]
+    """
+    parts: list[list[int]] = []
+    for place, length in zip(places, lengths, strict=True):
+        if not parts or 2 * length > 3 * shortest:
+            parts.append([])
+            shortest = length
+        parts[-1].append(place)
+    return parts
 
 
 def _answer_batch(model: Model, batch: Sequence[Any], prefixes: PrefixStore | None) -> list[Any]:
