@@ -209,6 +209,7 @@ def cut_padded(places: Sequence[int], lengths: Sequence[int]) -> list[list[int]]
         [[3, 5], [4, 9]]
     """
     parts: list[list[int]] = []
+    shortest = 0
     for place, length in zip(places, lengths, strict=True):
         if not parts or 2 * length > 3 * shortest:
             parts.append([])

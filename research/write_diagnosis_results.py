@@ -31,6 +31,7 @@ from typing import Any
 
 from page import PageParts, fill_pages
 from plant_real import WAYS
+from write_control_ranges import KNOWN
 
 from mmprobe.diagnosis.bench.plants import CARD, OTHER_WAYS, Plant
 from mmprobe.diagnosis.bench.run import (
@@ -256,7 +257,7 @@ def real_parts(folder: Path, plants: Path = PLANTS_OF_REAL) -> Pages:
         for file in sorted(folder.glob(f"{DIAGNOSES}/*/diagnosis.json"))
     }
     cards = {file.parent.name: read_record(file, Plant) for file in sorted(plants.glob(f"*/{CARD}"))}
-    own = _named_causes(found[AS_IT_IS]) if AS_IT_IS in found else set()
+    own = set(KNOWN) | (_named_causes(found[AS_IT_IS]) if AS_IT_IS in found else set())
     lines = ["| plant | way | what was planted | check | named | true |", "|---" * 6 + "|"]
     if AS_IT_IS in found:
         named = _describe_named(found[AS_IT_IS])
@@ -300,7 +301,7 @@ def measure_f1(diagnosed: Collection[tuple[Plant, set[str]]], own: set[str]) -> 
 
     Args:
         diagnosed: cards with the causes that were named. What a card accepts is neither right nor wrong.
-        own: causes that are named of the model before it was changed, and so not wrong.
+        own: as in `judge_plant`; neither right nor wrong.
 
     Example:
         >>> cards = [Plant(causes=causes, kind="edit") for causes in (["blind"], ["order"], [])]
@@ -333,7 +334,7 @@ def judge_plant(card: Plant, named: set[str], own: set[str]) -> str:
 
     Args:
         named: the causes that are named of it.
-        own: those that are named of the model before it was changed.
+        own: those that the model has before it is changed: named of it, or found by checks outside the diagnosis.
 
     Example:
         >>> judge_plant(Plant(causes=["blind"], kind="edit"), {"order", "forgets"}, {"order"})
