@@ -223,7 +223,7 @@ _OPPOSITE = (
 def _judge_place(text: str, truth: str, relative: bool, question: str) -> Verdict:
     true, asked = parse_place(truth), set(stems(question))
     own = _OF_A_THING.sub(lambda match: match.group() if stems(match.group())[-1] in asked else "", text)
-    said = (None if relative else find_places(own)) or find_places(text)
+    said = find_places(text if relative else own)
     assert true is not None
     if not said:
         return "other"
