@@ -94,7 +94,7 @@ def split_clauses(text: str, asides: bool = True) -> Iterator[Clause]:
             if mark:
                 start, aside, so = (
                     mark.end(),
-                    (mark["aside"] or "").strip(" ,"),
+                    (mark["aside"] or (aside if aside == ":" else "")).strip(" ,"),  # to the end of a list
                     mark.group().strip(" ,") == "so" or (":" in mark.group() and so),
                 )
 
@@ -103,8 +103,8 @@ def stem(word: str) -> str:
     """Return a word in lower case without the endings of plurals and verbs.
 
     Example:
-        >>> [stem(word) for word in ("wearing", "Wears", "sitting", "glasses", "bus")]
-        ['wear', 'wear', 'sit', 'glass', 'bus']
+        >>> [stem(word) for word in ("wearing", "Wears", "riding", "rides", "sitting", "glasses", "bus", "berries", "berry")]
+        ['wear', 'wear', 'rid', 'rid', 'sit', 'glass', 'bus', 'berri', 'berri']
     """
     word = word.lower()
     for ending in ("ing", "ed", "es", "s"):
@@ -122,7 +122,7 @@ def stem(word: str) -> str:
                 else rest
             )
             break
-    return word.removesuffix("e") if len(word) > 4 else word
+    return re.sub("(?<=...)(?:e|ie|y)$", lambda end: "" if end.group() == "e" else "i", word)
 
 
 def stems(text: str) -> list[str]:

@@ -18,6 +18,7 @@ _JOINED = re.compile(
     re.IGNORECASE,
 )
 _NO_PLACE = re.compile(r"\s+(?:answer|option|choice|now)\b", re.IGNORECASE)  # the right answer
+_EXACTLY = re.compile(r"(?<!the )(?<!top )\bright (?=in the (?:middle|cent)|at the|next to|behind|above|below)", re.IGNORECASE)
 
 
 def parse_place(text: str) -> frozenset[str] | None:
@@ -45,6 +46,7 @@ def find_places(text: str) -> list[frozenset[str]]:
         >>> [sorted(place) for place in find_places("It is in the upper left-hand corner, not on the right.")]
         [['left', 'top']]
     """
+    text = _EXACTLY.sub("", text)
     return [
         frozenset(SIDES[side.lower()] for side in re.findall(rf"\b{SIDE}\b", match.group(), re.IGNORECASE))
         for match in _JOINED.finditer(text)

@@ -274,9 +274,9 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
     shared = [len(asked & set(stems(clause.text))) for clause in clauses]
     for clause, n_shared in zip(clauses, shared, strict=True):
         for _, start, end in find_words(clause.text, wanted):
-            if is_denied(clause.text, start, end) or 0 < n_shared < max(shared):
-                continue  # the woman eats it, and the man, who is asked about, something else
-            if clause.is_open or clause.aside.strip(":") or offers_others(clause.text, start, end):
+            if is_denied(clause.text, start, end):
+                continue
+            if 0 < n_shared < max(shared) or clause.is_open or clause.aside.strip(":") or offers_others(clause.text, start, end):
                 is_open = True
             else:
                 return "right"
@@ -290,4 +290,9 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
         and re.search(r"\b(?:past|to|o'clock)\b", text)
     ):
         return "unread"  # half past ten
+    parts = re.split(r",? and |, ", truth)
+    if not is_open and len(parts) > 1 and all(_judge_words(text, part, question) == "right" for part in parts):
+        return "right"  # fries and a sandwich
+    name = re.search(r"[A-Z]\S+ .*\b([A-Z]\w+)$", truth) if re.match(r"who", question, re.IGNORECASE) else None
+    is_open |= bool(name and re.search(rf"\b{name[1]}\b", text))  # Roosevelt
     return "unread" if is_open else "other"

@@ -7,9 +7,10 @@ from typing import Literal
 
 from mmprobe.benchmarks.answers.assertions import LITTLE, is_denied, split_clauses, stem, stems
 from mmprobe.benchmarks.answers.coco import find_category
-from mmprobe.benchmarks.answers.colours import compare_colours, name_hue
+from mmprobe.benchmarks.answers.colours import compare_colours
 from mmprobe.benchmarks.answers.forms import Decision, clean, decide
 from mmprobe.benchmarks.answers.places import find_places
+from mmprobe.benchmarks.answers.texts import COLOUR
 from mmprobe.benchmarks.answers.words import corrected, has_denial
 
 _YES = r"yes|yeah|yep|true|correct|indeed|certainly|definitely|absolutely|\u662f\u7684?|\u5bf9\u7684?|\u6709\u7684?"
@@ -215,9 +216,10 @@ def _state(clause: str, asked: str) -> Said | None:
     if denied or len(missing) > 1 and not about_it:
         return None
     last = wanted[-1] if about_it else missing[0]
-    hues = [name_hue(last), *(hue for word in said if (hue := name_hue(word)))]
-    excluded = hues[0] and len(set(hues)) == 2 and compare_colours(hues[0], str(hues[1])) is False
-    return "no" if excluded else None
+    own, others = (set(re.findall(COLOUR, text, re.IGNORECASE)) for text in (asked, clause))
+    if len(own) != 1 or len(others) != 1 or stems(min(own))[-1] != last:
+        return None
+    return "no" if compare_colours(min(others), min(own)) is False else None
 
 
 def first_word(response: str) -> Literal["yes", "no", "unknown"]:
