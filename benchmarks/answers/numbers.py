@@ -64,7 +64,7 @@ _TEX: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\^\s*\{\s*([-+]?\w+)\s*\}", r"^\1"),
         (r"(?<=\d)\s*(?:\\times|\\cdot|[x*\u00d7\u00b7\u22c5])\s*10\s?\^\s?([-+]?\d+)", r"e\1"),
         (r"(?<![\w.^])10\s?\^\s?([-+]?\d+)", r"1e\1"),
-        (r"^([-+]?)\s*\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}", r"\1\2/\3"),
+        (r"(\d?)\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}", r"\1 \2/\3"),
     )
 )
 
@@ -254,6 +254,7 @@ def write_digits(text: str) -> str:
     text = "\n".join(
         alpha2digit(line, "en", threshold=1.0) if line.strip() else line for line in text.split("\n")
     )
+    text = re.sub(r"(?<!\d )\b(?:minus|negative) (?=\d)", "-", text, flags=re.IGNORECASE)
     return re.sub(r"\bzero\b", "0", _ONE.sub("1", text), flags=re.IGNORECASE)
 
 
@@ -282,7 +283,7 @@ _RANGE_BEFORE = re.compile(
     re.IGNORECASE,
 )
 _CONCLUDES = re.compile(
-    r"(?:=|\u2248|\b(?:so|thus|hence|therefore|total(?:s|ing)?|altogether|in all|makes?(?! up)|giving|gives|equals?|sum|overall|conclusion|but (?:only|just))\b)[^.!?\n]*$",
+    r"(?:=|\u2248|\b(?:so|thus|hence|therefore|total(?:s|ing)?|altogether|in all|makes?(?! up)|leav(?:es|ing)|giving|gives|equals?|sum|overall|conclusion|but (?:only|just))\b)[^.!?\n]*$",
     re.IGNORECASE,
 )
 _ASKED = re.compile(

@@ -40,7 +40,6 @@ _AS_TEXT = re.compile(
     re.IGNORECASE,
 )  # of a question: its answer is what is written, so 12/5 is not 2.4
 _EXPRESSION = re.compile(r"\$+([^$]+)\$+|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-_CLOCK = re.compile(r"\d{1,2}:\d\d(?: ?[ap]\.?m\.?)?", re.IGNORECASE)
 
 
 def judge_text(response: str, *true: str, question: str = "") -> Verdict:
@@ -252,13 +251,26 @@ def _write_dates(text: str) -> str:
     return _DATES[1].sub(lambda m: " ".join(filter(None, (m[1], m[2][:3], m[3]))), text)
 
 
+_TIME = re.compile(r"\b(\d\d?):(\d\d)\b(?: ?([ap])\.?m)?|\b(half|1/2|quarter|1/4|\d\d?)(?: minutes)? (past|after|to|before) (\d\d?)\b", re.IGNORECASE)
+_MINUTES = {"half": 30, "1/2": 30, "quarter": 15, "1/4": 15}
+
+
+def _read_times(text: str) -> list[frozenset[int]]:
+    """Return each time of day that a text gives, as the minutes of the day that it may be: `half past ten` is 10:30 and 22:30."""
+    times = []
+    for hour, minute, half, part, side, named in _TIME.findall(write_digits(text)):
+        minutes = int(minute or _MINUTES.get(part.lower()) or part)
+        time = 60 * int(hour or named) + (-minutes if side in ("to", "before") else minutes)
+        days = {"a": [0], "p": [720]}.get(half.lower(), [0, 720] if time < 780 else [720])
+        times.append(frozenset(time % 720 + day for day in days))
+    return times
+
+
 def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
     """Judge by containment: the true words stand side by side in a sentence that neither denies them nor offers others."""
-    if (
-        _is_code(truth)
-        and not _CLOCK.fullmatch(truth.strip())
-        or (_CLOCK.fullmatch(truth.strip()) and re.search(r"\d:\d", text))
-    ):
+    if (times := _read_times(text)) and (true_times := _read_times(truth)):
+        return "right" if true_times[-1] & frozenset().union(*times) else "other"
+    if _is_code(truth) and ":" not in truth:
         parts = re.findall(r"[^\W\d_]+|\d+", truth)
         joints = re.split(r"[^\W\d_]+|\d+", truth)[1:-1]
         code = re.escape(parts[0]) + "".join(
@@ -284,12 +296,6 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
         is_open |= longer and any(
             word.startswith(wanted[truth][0]) for word in stems(clause.text) if word != wanted[truth][0]
         )  # Japanese
-    if (
-        _CLOCK.fullmatch(truth.strip())
-        and not re.search(r"\d:\d", text)
-        and re.search(r"\b(?:past|to|o'clock)\b", text)
-    ):
-        return "unread"  # half past ten
     parts = re.split(r",? and |, ", truth)
     if not is_open and len(parts) > 1 and all(_judge_words(text, part, question) == "right" for part in parts):
         return "right"  # fries and a sandwich
