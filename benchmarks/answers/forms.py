@@ -114,7 +114,7 @@ _SHOWN = re.compile(
     re.IGNORECASE,
 )  # what is before it is a reason
 _TAKEN_BACK = re.compile(
-    rf"(?:^|[.!?;\n\u2026]\s*|\.\.\.\s*|, )(?:no\b[, ]|sorry|however|but\b|or\b|alternatively|(?:this|that) is not|{TAKES_BACK})",
+    rf"(?:^|[.!?;\n\u2026]\s*|\.\.\.\s*|, )(?:no\b[, ]|sorry|or\b|alternatively|(?:this|that) is not|{TAKES_BACK})",
     re.IGNORECASE,
 )
 _MARKUP = re.compile(
@@ -298,10 +298,9 @@ def _read_json(text: str) -> str | None:
 
     None for a text without an object that has a key for the answer, other than a text that is an object.
     """
-    whole = text.startswith("{") or text.startswith("```")
     objects = list(itertools.islice(json_objects(text), 2))
     answers = [_values(each) for each in objects]
-    if len(objects) != 1 or not (answers[0] or whole):
+    if len(objects) != 1 or not answers[0]:
         return "" if sum(bool(each) for each in answers) > 1 else None
     values = answers[0]
     if len(values) != 1 or not isinstance(values[0], str | int | float):

@@ -228,7 +228,7 @@ def _judge_place(text: str, truth: str, relative: bool, question: str) -> Verdic
         return "other"
     if len(said) > 1 and BESIDE.search(text):
         return "unread"
-    first = said[0]
+    first = choose(own, lambda clause: ((place, 0, len(clause)) for place in find_places(clause)[:1]), question) or said[0]
     union = frozenset().union(*said)
     if len(set(said)) > 1 and true not in said and true <= union:
         opposed = any(pair <= union for pair in _OPPOSITE)

@@ -48,7 +48,7 @@ _SHORT = re.compile(
 )
 # "I don't see a hat on her.", asked whether she wears a hat.
 _ABSENT = re.compile(
-    r"\W*(?:there (?:is|are)(?: no|n't| not)|(?:i|we) (?:see|find) no|(?:i|we)(?: do not|don't| cannot| can't| can not| could not| couldn't| did not| didn't) (?:see|find|spot|detect)|no)\b",
+    r"\W*(?:(?:there (?:is|are)|(?:i|we) (?:see|find)) no|there (?:is|are)(?:n't| not)|(?:i|we) (?:\w+n't|(?:do |can|could |did )not) (?:see|find|spot|detect)|no)\b",
     re.IGNORECASE,
 )
 _SAME = re.compile(r"\b(?:same|identical|equal|alike)\b", re.IGNORECASE)
