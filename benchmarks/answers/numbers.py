@@ -291,11 +291,9 @@ _ASKED = re.compile(
     r"|\b(?:number|count) of (?:the )?(.+?)(?=\s+(?:are|is|do|does|can|have|has|in|on|at|that|you)\b|[?.,]|$)",
     re.IGNORECASE,
 )
-_NONE = re.compile(r"\W*(?:none|no \w+)\b", re.IGNORECASE)
 _ASSIGNED = re.compile(r"=\s*[-\d.]+[^.!?\n=]*(?:,|;|\band\b)[^.!?\n]*=\s*[-\d.]+\W*$")  # x = 3, y = 4
 _FROM_TO = re.compile(r"\bfrom ?$|\bfrom \d+(?: \w+)? to $", re.IGNORECASE)
 _IN_YEAR = re.compile(r"\b(?:in|since|by|of) $", re.IGNORECASE)
-_ONLY = re.compile(r"\b(?:only|just) $", re.IGNORECASE)
 _THERE_ARE = re.compile(r"\bthere (?:are|is|were|was) (?:only |just |exactly )?$", re.IGNORECASE)
 _IN_TOTAL = re.compile(r"[^.!?\n]{0,30}\b(?:in total|in all|altogether)\b", re.IGNORECASE)
 _ENDS_SENTENCE = re.compile(r"\s*(?:altogether|in total|in all|overall)?\s*(?:[.!?\n]|$)", re.IGNORECASE)
@@ -319,7 +317,7 @@ def _find_stated(text: str, noun: str, only_asked: bool, question: str) -> Quant
     if _ASSIGNED.search(plain):
         return None
     found, years = _list_stated(plain, noun)
-    if noun and not any(each.counts for each in found) and (_NONE.match(plain) or _NOBODY.match(plain)):
+    if noun and not any(each.counts for each in found) and _NOBODY.match(plain):
         return Quantity(0.0)
     if noun and re.search(
         rf"(?:\bno|(?:\bnot|n't) (?:\w+ ){{0,2}}any) (?:\w+ ){{0,2}}?{re.escape(noun)}\b",
@@ -388,11 +386,7 @@ def _list_stated(plain: str, noun: str) -> tuple[list[_Stated], list[Quantity]]:
             before[-80:],
             re.IGNORECASE,
         )
-        alone = (
-            _THERE_ARE.search(before)
-            and re.match(r"\s*(?:[.,;!\n]|$)", after)
-            or (_ONLY.search(before) and re.match(r"\s*(?:are|is|were|was|have|has)\b", after))
-        )  # in the boat there are 2; only 3 are red
+        alone = _THERE_ARE.search(before) and re.match(r"\s*(?:[.,;!\n]|$)", after)  # in the boat there are 2
         counts = bool(noun) and bool(_counts(after, noun) or named or alone)
         if (
             value is None

@@ -17,8 +17,9 @@ _JOINED = re.compile(
     rf"\b{SIDE}(?:(?:[ -]|,? (?:and|in|of|on|at|to) (?:the )?|[ -]?(?:hand|part|side|corner|edge|half|area|third)(?: of)?(?: the)? ){SIDE})*\b",
     re.IGNORECASE,
 )
-_NO_PLACE = re.compile(r"\s+(?:answer|option|choice|now)\b", re.IGNORECASE)  # the right answer
-_EXACTLY = re.compile(r"(?<!the )(?<!top )\bright (?=in the (?:middle|cent)|at the|next to|behind|above|below)", re.IGNORECASE)
+_EXACTLY = re.compile(
+    r"(?<!the )(?<!top )\bright (?=in the (?:middle|cent)|at the|next to|behind|above|below)", re.IGNORECASE
+)
 
 
 def parse_place(text: str) -> frozenset[str] | None:
@@ -50,5 +51,5 @@ def find_places(text: str) -> list[frozenset[str]]:
     return [
         frozenset(SIDES[side.lower()] for side in re.findall(rf"\b{SIDE}\b", match.group(), re.IGNORECASE))
         for match in _JOINED.finditer(text)
-        if not is_denied(text, *match.span()) and not _NO_PLACE.match(text[match.end() :])
+        if not is_denied(text, *match.span())
     ]

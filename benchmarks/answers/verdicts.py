@@ -228,7 +228,10 @@ def _judge_place(text: str, truth: str, relative: bool, question: str) -> Verdic
         return "other"
     if len(said) > 1 and BESIDE.search(text):
         return "unread"
-    first = choose(own, lambda clause: ((place, 0, len(clause)) for place in find_places(clause)[:1]), question) or said[0]
+    first = (
+        choose(own, lambda clause: ((place, 0, len(clause)) for place in find_places(clause)[:1]), question)
+        or said[0]
+    )
     union = frozenset().union(*said)
     if len(set(said)) > 1 and true not in said and true <= union:
         opposed = any(pair <= union for pair in _OPPOSITE)
@@ -251,7 +254,10 @@ def _write_dates(text: str) -> str:
     return _DATES[1].sub(lambda m: " ".join(filter(None, (m[1], m[2][:3], m[3]))), text)
 
 
-_TIME = re.compile(r"\b(\d\d?):(\d\d)\b(?: ?([ap])\.?m)?|\b(half|1/2|quarter|1/4|\d\d?)(?: minutes)? (past|after|to|before) (\d\d?)\b", re.IGNORECASE)
+_TIME = re.compile(
+    r"\b(\d\d?):(\d\d)\b(?: ?([ap])\.?m)?|\b(half|1/2|quarter|1/4|\d\d?)(?: minutes)? (past|after|to|before) (\d\d?)\b",
+    re.IGNORECASE,
+)
 _MINUTES = {"half": 30, "1/2": 30, "quarter": 15, "1/4": 15}
 
 
@@ -288,7 +294,12 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
         for _, start, end in find_words(clause.text, wanted):
             if is_denied(clause.text, start, end):
                 continue
-            if 0 < n_shared < max(shared) or clause.is_open or clause.aside.strip(":") or offers_others(clause.text, start, end):
+            if (
+                0 < n_shared < max(shared)
+                or clause.is_open
+                or clause.aside.strip(":")
+                or offers_others(clause.text, start, end)
+            ):
                 is_open = True
             else:
                 return "right"
@@ -297,8 +308,14 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
             word.startswith(wanted[truth][0]) for word in stems(clause.text) if word != wanted[truth][0]
         )  # Japanese
     parts = re.split(r",? and |, ", truth)
-    if not is_open and len(parts) > 1 and all(_judge_words(text, part, question) == "right" for part in parts):
+    if (
+        not is_open
+        and len(parts) > 1
+        and all(_judge_words(text, part, question) == "right" for part in parts)
+    ):
         return "right"  # fries and a sandwich
-    name = re.search(r"[A-Z]\S+ .*\b([A-Z]\w+)$", truth) if re.match(r"who", question, re.IGNORECASE) else None
+    name = (
+        re.search(r"[A-Z]\S+ .*\b([A-Z]\w+)$", truth) if re.match(r"who", question, re.IGNORECASE) else None
+    )
     is_open |= bool(name and re.search(rf"\b{name[1]}\b", text))  # Roosevelt
     return "unread" if is_open else "other"
