@@ -258,6 +258,7 @@ _TIME = re.compile(
     r"\b(\d\d?):(\d\d)\b(?: ?([ap])\.?m)?|\b(half|1/2|quarter|1/4|\d\d?)(?: minutes)? (past|after|to|before) (\d\d?)\b",
     re.IGNORECASE,
 )
+_ABBREVIATED = re.compile(r"\b([A-Z][a-z]{0,2})\.\s*(?=[A-Z])")  # J. K. Rowling, St. Louis
 _MINUTES = {"half": 30, "1/2": 30, "quarter": 15, "1/4": 15}
 
 
@@ -285,6 +286,8 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
         )
         found = re.search(rf"(?<![\w-]){code}(?![\w-])", write_digits(text), re.IGNORECASE)
         return "right" if found else "other"
+    if _ABBREVIATED.search(truth):
+        text, truth = (_ABBREVIATED.sub(r"\1 ", each) for each in (text, truth))
     wanted = {truth: stems(write_digits(_write_dates(truth)))}
     is_open = False
     clauses = list(split_clauses(write_digits(_write_dates(text)), asides=not is_aside(truth)))
@@ -303,7 +306,7 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
                 is_open = True
             else:
                 return "right"
-        longer = len(wanted[truth]) == 1 and len(truth) >= 5
+        longer = len(wanted[truth]) == 1 and len(truth) >= 4
         is_open |= longer and any(
             word.startswith(wanted[truth][0]) for word in stems(clause.text) if word != wanted[truth][0]
         )  # Japanese
