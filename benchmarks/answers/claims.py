@@ -73,6 +73,7 @@ _SEE = r"(?:see|find|notice|spot|observe|identify|detect)"
 _HEADING = re.compile(
     r"[^.]*\b(?:differences?|changes?|comparing|compared|following|here|images?)\b[^.]*:"
     r"|(?:yes, |no, )?(?:the |these )?(?:two |2 )?images are (?:different|not (?:exactly |completely )?(?:the same|identical|equal))\.?"
+    r"|(?:everything|all) else [^,;]*\b(?:same|unchanged|identical)\b[^,;]*"
     r"|(?:please )?let me know\b.*|(?:i )?hope (?:this|that) helps.*"
     rf"|(?:yes, )?(?:there (?:is|are)|(?:i|we)(?: can)? (?:{_SEE}|found|count|spotted)) (?:\w+ ){{0,4}}(?:differences?|changes?)(?: between (?:the |these )?(?:two )?images)?[.:]?",
     re.IGNORECASE,
@@ -142,7 +143,7 @@ def read_claims(text: str) -> ReadClaims:
     nothing = False
     context = _Context()
     for sentence in iter_sentences(_with_arrows(_read_tables(name_images(conclusion(text))))):
-        if _NOTHING.fullmatch(sentence):
+        if _NOTHING.fullmatch(_OPENING.sub("", sentence.lower())):
             nothing = True
         elif (stated := _read_sentence(sentence, context)) is not None:
             claims += stated
@@ -196,7 +197,7 @@ def _read_tables(text: str) -> str:
 
 # A sentence is read by its clauses: the thing that each begins with, and the one kind of change that its words tell.
 _OPENING = re.compile(
-    r"^(?:(?:(?:additionally|also|moreover|finally|first|second|next|lastly|however|meanwhile|notably|(?:(?:upon|after|when|by) )?comparing [^,.]{1,60}),?"
+    r"^(?:(?:(?:additionally|also|moreover|finally|first|second|next|lastly|however|meanwhile|notably|comparing [^,.]{1,60}|(?:upon|after|when|by|on) [^,.]{1,60}(?=,)),?"
     r"|(?:i|we) (?:can )?(?:see|notice|noticed|observe|observed|found) that|(?:the|an?) (?:only |main |key |one |other |first |second |notable )*(?:difference|change)"
     r"(?: between (?:the |these )?(?:two )?images)? is (?:that |in )?|(?:here is )?what changed:) *)+"
 )

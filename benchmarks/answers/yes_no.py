@@ -26,7 +26,7 @@ _SAID = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _CONCLUDED = re.compile(
-    rf"(?:\b(?:so|therefore|thus|hence|answer is|i(?:'d| would) say)|=>|\u2192|\n)[,:]?\s+(?:the answer is |it is |it's )?{_WORD}\W*$",
+    rf"(?:\b(?:so|therefore|thus|hence|answer is|i(?:'d| would) say)|=>|\u2192|\n|:)[,:]?\s+(?:the answer is |it is |it's )?{_WORD}(?:\W*$|,)",
     re.IGNORECASE,
 )
 _SENTENCE = re.compile(r"(?<=[.!?\u3002])[*_'\")]*\s+|\n+")
@@ -42,7 +42,7 @@ _ASKED = re.compile(
 )
 # "He does.", "They aren't.", "Not that I can see.": what is left of the question.
 _SHORT = re.compile(
-    r"\W*(?:(?:it|they|he|she|there|this|that|the \w+(?: \w+)?) (?:is|are|was|were|does|do|did|has|have|had|can|could|will)(?P<denied>n't| not)?"
+    r"\W*(?:(?:it|they|he|she|there|this|that|the \w+(?: \w+)?) (?:\w+ly )?(?:is|are|was|were|does|do|did|has|have|had|can|could|will)(?P<denied>n't| not)?"
     r"|(?P<none>not (?:that i can (?:see|tell)|really|at all|visible|present|here|seen|exactly|quite)))\W*(?::.*)?",
     re.IGNORECASE,
 )
