@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
-from mmprobe.benchmarks.answers.assertions import choose
+from mmprobe.benchmarks.answers.assertions import LITTLE, choose, stems
 from mmprobe.benchmarks.answers.coco import make_plurals
 from mmprobe.benchmarks.answers.forms import clean, decide
 from mmprobe.benchmarks.answers.words import IMAGE, firm_sentences, is_open
@@ -342,9 +342,20 @@ def _find_stated(text: str, noun: str, only_asked: bool, question: str) -> Quant
                 if each.counts or not (noun and n_counts):
                     yield each.quantity, *each.span
 
-        chosen = choose(plain, find, question)
+        chosen = choose(plain, find, question) or _find_beside(plain, question)
         return None if chosen is None or math.isnan(chosen.value) else chosen
     return quantities[-1] if quantities and not math.isnan(quantities[-1].value) else None
+
+
+def _find_beside(plain: str, question: str) -> Quantity | None:
+    """Return the one number that stands beside the words of a question: `2.75 dollars` in `tea is 2.75 dollars and coffee 3.50`."""
+    asked = set(stems(question)) - LITTLE
+    parts = [part for part in re.split(r",? (?:and|to|but) |, ", plain) if any(map(str.isdigit, part))]
+    shared = [sum(1 + word.isdigit() for word in asked & set(stems(part))) for part in parts]
+    if len(parts) < 2 or shared.count(max(shared)) > 1:
+        return None
+    found, _ = _list_stated(parts[shared.index(max(shared))], "")
+    return found[0].quantity if len(found) == 1 else None
 
 
 _DENIED_FIRST = re.compile(

@@ -210,7 +210,8 @@ _RELATIVE = re.compile(
     r"(?:(?:to|on|at|in) the )?(left|right)(?: side)? of (?:the |an? )?(\w+)", re.IGNORECASE
 )
 _OF_A_THING = re.compile(
-    rf"(?<!top)(?<!bottom)(?<!upper)(?<!lower),? (?:and )?(?:to the )?(?:left|right)(?: side)? of (?:the|an?) (?!{IMAGE})\w+", re.IGNORECASE
+    rf"(?<!top)(?<!bottom)(?<!upper)(?<!lower),? (?:and )?(?:to the )?(?:left|right)(?: side)? of (?:the|an?) (?!{IMAGE})\w+",
+    re.IGNORECASE,
 )  # left of the bell
 _OPPOSITE = (
     frozenset(("left", "right")),
