@@ -21,7 +21,9 @@ _JOINED = re.compile(
     rf"\b{SIDE}(?:(?:[ -]|,? (?:and|in|of|on|at|to) (?:the )?|[ -]?(?:hand|part|side|corner|edge|half|area|third)(?: of)?(?: the)? ){SIDE})*\b",
     re.IGNORECASE,
 )
-_NO_PLACE = re.compile(r"\s+(?:answer|option|choice|now)\b", re.IGNORECASE)  # the right answer
+_EXACTLY = re.compile(
+    r"(?<!the )(?<!top )\bright (?=in the (?:middle|cent)|at the|next to|behind|above|below)", re.IGNORECASE
+)
 
 
 _OF_ANOTHER = re.compile(r"\bof (?:the |an? |its )?(?:\w+ )?$")  # left of the red shoe
@@ -63,10 +65,11 @@ def find_places(text: str) -> list[frozenset[str]]:
         >>> [sorted(place) for place in find_places("It is in the upper left-hand corner, not on the right.")]
         [['left', 'top']]
     """
+    text = _EXACTLY.sub("", text)
     return [
         frozenset(SIDES[side.lower()] for side in re.findall(rf"\b{SIDE}\b", match.group(), re.IGNORECASE))
         for match in _JOINED.finditer(text)
-        if not is_denied(text, *match.span()) and not _NO_PLACE.match(text[match.end() :])
+        if not is_denied(text, *match.span())
     ]
 
 
