@@ -1,7 +1,7 @@
 """Measure the time and memory of answering with each decoding-time method against plain `generate`.
 
     python perf/interventions.py                     # about twelve minutes on two CPU cores
-    python perf/interventions.py --real              # the real model (make real), about four minutes on one
+    python perf/interventions.py --real              # the real model (make real), about ten minutes on one
 
 All methods answer the same prompts in turn in one process. The models have random weights, and answers have
 a fixed length. Memory is the process's peak minus that of plain `generate`. A contrast path needs one more
