@@ -140,8 +140,8 @@ def _weights_first(hf: nn.Module) -> Iterator[None]:
     """Within the block, multiply two or three tokens with large weights on a CPU as weights times tokens.
 
     It is the same up to rounding. Tokens times weights, as torch has it, reads the weights once for each token: with MKL and one
-    thread, one token takes 10 ms for 49,153 x 576 weights, two take 22, and the other way round 5.5. From four on, or in
-    half precision, there is no such gain.
+    thread, one token takes 10 ms for 49,153 x 576 weights, two take 22, and the other way round 5.5; for 18,944 x 3,584
+    they take 16, 34 and 27. From four on there is no such gain.
     """
 
     def wrap(layer: nn.Linear, forward: Forward) -> Forward:

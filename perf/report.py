@@ -138,12 +138,14 @@ samples. Larger models and batches pay less.""",
     "real": Measurement(
         "The real model",
         """\
-Processor seconds of the real model (`make real`): 135 million weights in float32, two images of 144 visual tokens each. The methods
-answer the questions about the same two images one by one, as `mmprobe compare` asks them, in turn in one process; so plain answers
-share what is read of the images. SAGE and AGLA read images of each question's own, a whole prompt more. The contrast paths of the others are read once.
-OPERA reads 25 candidates for each token. Ranking heads by attribution is five passes over prompt and answer, one backward
-pass and a half for each of 30 layers, and twenty patches from their layers on; `atp` leaves the last two out. The lenses read 288 tokens in twelve layers, and
-most of their time is the unembedding of each in a vocabulary of 49,153. `make perf` leaves this section out, since it needs the
+Processor seconds of the real model (`make real`): 135 million weights in float32, 144 visual tokens an image. The methods answer
+ten questions about a pair of images, three about both and seven about one of them, one by one as `mmprobe compare` asks them, in turn
+in one process; what is read of the same images is shared. Their ratio is to plain answers, that of the probes to one reading of prompt
+and answer with one image. SAGE and AGLA change the images for each question, which takes a prompt more. The contrast paths of the
+others share what is read of images, or see none. OPERA reads 25 candidates for each token. Ranking heads by attribution is five
+readings, a backward pass from each of 30 layers down, and twenty patches from their layers up; `atp` leaves the last two out. The
+lenses read each visual token in twelve layers, and most of their time is its unembedding in a vocabulary of 49,153. `make perf` leaves
+this section out, since it needs the
 model: `python perf/report.py --write --only real`.""",
         lambda options: interventions.real_table(options.quick),
     ),

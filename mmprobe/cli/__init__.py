@@ -8,8 +8,9 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import wraps
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -191,6 +192,15 @@ def _make_printable(record: logging.LogRecord) -> bool:
     return True
 
 
+class LinesAboveBars(logging.StreamHandler[TextIO]):
+    """Writes logs on stderr, above the progress bars that are there."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        bars = sys.modules.get("tqdm")  # there is no bar where nobody imported it
+        with nullcontext() if bars is None else bars.tqdm.external_write_mode(self.stream):
+            super().emit(record)
+
+
 def main() -> None:
     """Run the command line: exit 0, 1 for a failed job, 2 for bad usage or input, with one line on stderr.
 
@@ -199,7 +209,7 @@ def main() -> None:
     try:
         _let_threads_sleep()
         _silence_libraries()
-        logging.basicConfig(format="mmprobe: %(message)s", level=logging.WARNING)
+        logging.basicConfig(format="mmprobe: %(message)s", level=logging.WARNING, handlers=[LinesAboveBars()])
         if sys.stderr.isatty():  # where a model computes, for example; scripts get what is wrong alone
             logging.getLogger("mmprobe").setLevel(logging.INFO)
         for handler in logging.getLogger().handlers:

@@ -256,9 +256,10 @@ def _read_samples(
         if each.images and not each.videos
     }
     chosen = [each for each in answered.samples if by_images.get(tuple(map(str, each.images))) is each]
-    if len(chosen) < 2:
+    sets = len(np.unique(image_sets(chosen)))
+    if sets < 2:
         raise NotApplicable(
-            f"{answered.name}: visual tokens are compared over two sets of images at least; it has {len(chosen)}"
+            f"{answered.name}: visual tokens are compared over two sets of images at least; it has {sets}"
         )
 
     def measure(answers: list[RunAnswer]) -> list[Arrays]:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import subprocess
 import sys
 import warnings
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import xarray as xr
 from helpers.command_line import ENVIRONMENT, assert_fails, read_result, run_in_process, run_subprocess
+from tqdm import tqdm
 from typer.main import get_command_name
 
 import mmprobe as mp
-from mmprobe.cli import app
+from mmprobe.cli import LinesAboveBars, app
 from mmprobe.stats.estimate import format_number
 
 COMMANDS = sorted(
@@ -253,3 +256,15 @@ def test_warnings_of_libraries_are_not_printed(monkeypatch):
         warnings.simplefilter("default")
         monkeypatch.setattr("mmprobe.cli.app", lambda **options: warnings.warn("a tag", stacklevel=1))
         assert run_in_process("models") == (0, "", "")
+
+
+def test_a_log_has_a_line_of_its_own_while_a_bar_is_shown(monkeypatch):
+    shown = StringIO()
+    monkeypatch.setattr(sys, "stderr", shown)
+    handler = LinesAboveBars()
+    with tqdm(total=2, desc="trace", disable=False) as bar:
+        bar.update()
+        handler.emit(logging.makeLogRecord({"msg": "out of memory"}))
+    before, after = shown.getvalue().split("out of memory\n")
+    assert before.endswith("\r") and "trace" in before
+    assert after.lstrip("\r").startswith("trace"), "the bar is drawn again below the line"

@@ -327,6 +327,9 @@ def test_what_has_no_visual_tokens_is_refused(tiny_spd, drawn, tmp_path):
         visual_words(load_tiny_model("mllama"), drawn[0])
     with pytest.raises(NotApplicable, match="two sets .*it has 1"):
         visual_tokens_run(tiny_spd, [drawn[0], drawn[0].model_copy(update={"id": "again"})])
+    both = drawn[0].model_copy(update={"id": "both", "images": [*drawn[0].images, *drawn[1].images]})
+    with pytest.raises(NotApplicable, match="two sets .*it has 1"):
+        visual_tokens_run(tiny_spd, [drawn[0], both])
     with pytest.raises(InputError, match="lens 'tuned': .* logit, jacobian, nearest, linear"):
         visual_tokens_run(tiny_spd, drawn, lenses=["tuned"])
     with pytest.raises(InputError, match="top 0: must be 1 to 504"):
