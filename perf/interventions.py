@@ -1,7 +1,5 @@
 """Measure the time and memory of answering with each decoding-time method against plain `generate`.
 
-    python perf/interventions.py                     # about twelve minutes on two CPU cores
-
 All methods answer the same prompts in turn in one process. The models have random weights, and answers have
 a fixed length. Memory is the process's peak minus that of plain `generate`. A contrast path needs one more
 key-value cache.
@@ -10,7 +8,6 @@ key-value cache.
 from __future__ import annotations
 
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ import numpy as np
 import torch
 from paired import in_turn
 from torch.utils._python_dispatch import TorchDispatchMode
-from toys import parser, samples, toy
+from toys import samples, toy
 
 from mmprobe.benchmarks.core.compare import measure_cost
 from mmprobe.interventions import generate_batch, load_method
@@ -115,10 +112,3 @@ def table(device: str = "cpu", quick: bool = False) -> str:
     for name, batch, new in settings[:1] if quick else settings:
         rows += measure(name, toy(name, device), batch, 8 if quick else new, 1 if quick else 9)
     return "\n".join(rows)
-
-
-if __name__ == "__main__":
-    arguments = parser(__doc__).parse_args()
-    began = time.perf_counter()
-    table(arguments.device, arguments.quick)
-    print(f"{time.perf_counter() - began:.0f} s")
