@@ -54,7 +54,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.dev
-	$(BIN)/mypy -p mmprobe
+	$(BIN)/mypy -n $(WORKERS) -p mmprobe
 
 demo: $(VENV)/.wheel
 	$(BIN)/mmprobe demo --out mmprobe-demo

@@ -5,8 +5,9 @@ annotations with a `name`, `category` or `label`. Annotations may have a `colour
 (polygons or run lengths, as in COCO). What is not listed counts as absent.
 
 Where all names are objects of COCO, what a description names by other words (a puppy, a couch) is read, too. Of annotated things, the
-claims that are read are those about their colours (`benchmarks/answers/colours.py`), by their names or COCO's synonyms. They are not
-read where two things in an image have the name, or nothing says which image is meant.
+claims that are read are those about their colours and, where their `place` is known (`top left`), about their places, by their names or
+COCO's synonyms. The readers are those of the benchmarks (`benchmarks/answers`). Claims are not read where two things in an image have the name,
+or nothing says which image is meant.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from typing import NamedTuple
 
 from mmprobe.benchmarks.answers.claims import parse_claims
 from mmprobe.benchmarks.answers.coco import find_category
-from mmprobe.benchmarks.answers.colours import compare_colours, name_hue, read_colours
-from mmprobe.contents import read_objects
+from mmprobe.benchmarks.answers.colours import compare_colours, find_things, name_hue, read_colours
+from mmprobe.benchmarks.answers.places import find_places, name_place, parse_place, read_places
+from mmprobe.benchmarks.answers.verdicts import judge_text
+from mmprobe.contents import DeclaredObject, read_objects
 from mmprobe.diagnosis.effects import MeasuredPart
 from mmprobe.samples import Sample
 
@@ -43,11 +46,16 @@ class Thing(NamedTuple):
     shape: str
     place: str | None
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether its place is a cell of the drawn world."""
+        return self.place is not None and self.place[-1:].isdigit()
+
 
 def read_contents(sample: Sample) -> list[list[Thing]]:
     """Return the things in each image that `metadata.objects` lists (`mmprobe.contents`); [] without a list.
 
-    Places are those of the drawn world. What is not listed counts as absent.
+    Places are cells of the drawn world, or sides in one spelling (`bottom left`). What is not listed counts as absent.
 
     Example:
         >>> objects = ["dog", {"category": "sports car", "bbox": [0, 0, 9, 9]}]
@@ -58,11 +66,16 @@ def read_contents(sample: Sample) -> list[list[Thing]]:
         [
             Thing(each.colour, each.name, each.place)
             if each.is_drawn
-            else Thing(each.colour and (name_hue(each.colour) or each.colour), each.name, None)
+            else Thing(each.colour and (name_hue(each.colour) or each.colour), each.name, _read_place(each))
             for each in image
         ]
         for image in read_objects(sample)
     ]
+
+
+def _read_place(thing: DeclaredObject) -> str | None:
+    sides = parse_place(thing.place) if thing.place else None
+    return name_place(sides) if sides else None
 
 
 def read_claims(text: str) -> Iterator[tuple[int, Thing]]:
@@ -149,7 +162,7 @@ def match_claims(
     It is about nothing (None) where no thing has its shape or its place. Claims that two things share as much with are left out.
 
     Args:
-        contents: the things in each image. Where they have no places, they are annotated, and not drawn (`match_coloured`).
+        contents: the things in each image. Where none is in a cell, they are annotated, and not drawn (`match_coloured`, `match_placed`).
         question: that is answered.
 
     Example:
@@ -157,8 +170,9 @@ def match_claims(
         (Thing(colour='blue', shape='star', place=None), Thing(colour='red', shape='star', place='B2'))
     """
     things = [thing for image in contents for thing in image]
-    if things and all(thing.place is None for thing in things):
+    if things and not any(thing.is_drawn for thing in things):
         yield from match_coloured(contents, text, question)
+        yield from match_placed(contents, text, question)
         return
     source = "steps" if LINE.search(text) else "things"
     claims = [(source, *claim) for claim in read_claims(text)]
@@ -210,6 +224,54 @@ def match_coloured(
             yield origin, number, claim, own[0]
         elif not own and not others:
             yield origin, number, claim, None
+
+
+def match_placed(
+    contents: Sequence[Sequence[Thing]], text: str, question: str = ""
+) -> Iterator[tuple[str, int, Thing, Thing | None]]:
+    """Yield the claims about places of annotated things, as `match_claims` does, of one image alone, and of changes between two.
+
+    An answer to where a thing is is read as the benchmarks read it (`judge_text`). If the place is the same, the claim has the thing's own
+    words for it. Left out are things whose name another one shares, and things without a place.
+
+    Example:
+        >>> list(match_placed([[Thing("red", "car", "top left")]], "It is on the right.", "Where is the car?"))[0][2]
+        Thing(colour=None, shape='car', place='right')
+    """
+    keys = [[find_category(thing.shape) or thing.shape for thing in image] for image in contents]
+    others = {key for image in keys for key in image if find_category(key) is None}
+
+    def find(image: int, name: str) -> Thing | None:
+        own = [thing for thing, key in zip(contents[image], keys[image], strict=True) if key == name]
+        return own[0] if len(own) == 1 and own[0].place else None
+
+    for change in parse_claims(text) if len(contents) == 2 else ():
+        if change.type == "position" and change.category and not change.negated:
+            for image, value in enumerate((change.before, change.after)):
+                thing, sides = find(image, change.category), parse_place(value or "")
+                if thing is not None and sides:
+                    yield "changes", image, Thing(None, thing.shape, name_place(sides)), thing
+    if len(contents) != 1:
+        return
+    asked = (
+        {name for name, _ in find_things(question.lower(), others)}
+        if _ASKED["place"].search(question)
+        else set()
+    )
+    if len(asked) == 1:
+        thing = find(0, asked.pop())
+        verdict = judge_text(text, str(thing.place), question=question) if thing is not None else ""
+        said = (
+            thing.place
+            if thing is not None and verdict == "right"
+            else name_place(next(iter(find_places(text)), ()))
+        )
+        if thing is not None and said and verdict in ("right", "wrong"):
+            yield "things", 0, Thing(None, thing.shape, said), thing
+        return
+    for name, sides in read_places(text, others):
+        if (thing := find(0, name)) is not None:
+            yield "things", 0, Thing(None, thing.shape, name_place(sides)), thing
 
 
 def _count_shared(claim: Thing, thing: Thing) -> int:

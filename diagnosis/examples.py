@@ -9,10 +9,11 @@ from PIL import Image
 
 from mmprobe.diagnosis.answers import ParsedAnswer
 from mmprobe.diagnosis.causal_test import CausalTest
-from mmprobe.diagnosis.images import read_with_images
+from mmprobe.diagnosis.images import read_kinds
 from mmprobe.diagnosis.schedule import Say, Task, run, say
 from mmprobe.diagnosis.study import Case, Study
 from mmprobe.ledger import Ledger
+from mmprobe.models.likelihood import share_prefixes
 from mmprobe.models.prompt import Chat, build_chat
 from mmprobe.thoughts import drop_thoughts
 
@@ -76,7 +77,7 @@ def ask_examples(
     done = {(line["cause"], line["id"]): line for line in ledger.lines(EXAMPLES)}
     left = [each for each in chosen if each not in done]
     tasks = [ask_example(tests[cause], study, study.by_id[name]) for cause, name in left]
-    for asked in run(study.model, tasks, size):
+    for asked in run(study.model, tasks, size, share_prefixes(study.model, [])):
         line = asked.value._replace(passes=asked.passes)._asdict()
         ledger.append(EXAMPLES, [line])
         done[line["cause"], line["id"]] = line
@@ -88,7 +89,7 @@ def ask_example(test: CausalTest, study: Study, answer: ParsedAnswer) -> Task[Ex
     sample, own = answer.sample, build_chat(answer.sample)
     images = [str(path) for path in sample.images]
     example = Example(test.name, sample.id, sample.question, images, sample.answer or "", answer.text.strip())
-    readings = yield from read_with_images(answer, study.images)
+    readings = yield from read_kinds(answer, {"own": None})
     chat = yield from test.show(Case(study, answer, readings))
     if chat is None:
         return example

@@ -152,29 +152,39 @@ def _read_images(shown: Sample, like: Sample) -> ImageList:
     ]
 
 
-def read_with_images(answer: ParsedAnswer, images: OtherImages) -> Task[dict[str, AnswerReading]]:
+def read_with_images(
+    answer: ParsedAnswer, images: OtherImages, looks: bool = False
+) -> Task[dict[str, AnswerReading]]:
     """Return the readings of an answer: `own`, and by kind of other images.
 
     An answer that no exchange affects is read with further images: it may not use its own ones, or it may also be true of the
     others, such as `No, there is no star.`
+
+    Args:
+        looks: also read the attention to the images, with its own ones, with the first other ones, and with alike ones.
     """
-    readings = yield from read_kinds(answer, {"own": None, **images.find(answer)})
+    shown = {"own": None, **images.find(answer)}
+    other = next((kind for kind in shown if kind not in ("own", ALIKE)), "")
+    readings = yield from read_kinds(answer, shown, ("own", other, ALIKE) if looks else ())
     if not _find_least(readings).min() <= 0:
         readings |= yield from read_kinds(answer, images.find_further(answer))
     return readings
 
 
 def read_kinds(
-    answer: ParsedAnswer, shown: Mapping[str, ImageList | None], looks: bool = False
+    answer: ParsedAnswer, shown: Mapping[str, ImageList | None], looks: Sequence[str] = ()
 ) -> Task[dict[str, AnswerReading]]:
     """Return the readings of an answer by kind of images; None stands for its own.
 
     Args:
-        looks: also read the attention to the images.
+        looks: the kinds with which the attention to the images is read, too.
     """
     chat = build_chat(answer.sample)
-    chats = [chat if images is None else chat._replace(images=images) for images in shown.values()]
-    readings = yield from read([Read(each, answer.ids, looks) for each in chats])
+    asked = [
+        Read(chat if images is None else chat._replace(images=images), answer.ids, kind in looks)
+        for kind, images in shown.items()
+    ]
+    readings = yield from read(asked)
     return dict(zip(shown, readings, strict=True))
 
 
@@ -222,7 +232,7 @@ class Exchanged(MeasuredPart):
         ids: of the tokens.
         margins: of each token with its own images, the smallest one with others, that with alike images, and those with one image
             exchanged.
-        looks: of a diagnosis of an earlier version, which measured attention of every answer.
+        looks: the attention to the images, which is measured in some answers; None in others.
     """
 
     effect: dict[str, float]
@@ -256,28 +266,20 @@ def measure_images(answer: ParsedAnswer, readings: Mapping[str, AnswerReading]) 
         ends=[part.stop for part in answer.sentences],
         ids=list(answer.ids),
         margins={name: values.round(3).tolist() for name, values in margins.items()},
+        looks=measure_looks(own, others, alike),
     )
     return ImagesRecord(images=exchanged)
 
 
-def measure_looks(own: AnswerReading, other: AnswerReading, alike: AnswerReading) -> Looks | None:
+def measure_looks(
+    own: AnswerReading, others: Mapping[str, AnswerReading], alike: AnswerReading
+) -> Looks | None:
     """Return each head's share of attention on the images, and how far it shifts with other and with alike images."""
-    if own.looks is None or other.looks is None or not own.looks.shape[1]:
+    other = next((each.looks for each in others.values() if each.looks is not None), None)
+    if own.looks is None or other is None or not own.looks.shape[1]:
         return None
     same = None if alike.looks is None else _shift(own.looks, alike.looks)
-    return Looks(share=own.looks.sum(1).round(3).tolist(), moved=_shift(own.looks, other.looks), alike=same)
-
-
-class LooksRecord(MeasuredPart):
-    """The attention of an answer whose model was suspected not to use its images."""
-
-    attention: list[Looks] = []
-
-
-def find_looks(record: AnswerRecord) -> Looks | None:
-    """Return what was measured of the attention to an answer's images; None if nothing was."""
-    further = record.of(LooksRecord).attention
-    return further[-1] if further else record.of(ImagesRecord).images.looks
+    return Looks(share=own.looks.sum(1).round(3).tolist(), moved=_shift(own.looks, other), alike=same)
 
 
 def _shift(looks: np.ndarray, others: np.ndarray) -> list[float]:

@@ -91,7 +91,7 @@ def plan_requests(
 
 def _rules_read(contents: Sequence[Sequence[Thing]], known: Sequence[str]) -> bool:
     """Return whether rules read which of the known objects an answer names: in the drawn world, or of one image and COCO."""
-    if any(thing.place for image in contents for thing in image):
+    if any(thing.is_drawn for image in contents for thing in image):
         return True
     return len(contents) == 1 and all(find_category(name) is not None for name in known)
 

@@ -34,7 +34,7 @@ log = logging.getLogger("mmprobe")
 
 ANSWERS, MEASURES = "answers.part.jsonl", "measures.jsonl"
 TURNS = (1, 2)  # of what is measured further
-READ_TOGETHER = 8  # readings, at least: most share their images, and are short after these
+READ_TOGETHER = 8  # answers and readings, at least: most share their images, and are short after these
 
 
 def run_battery(
@@ -52,7 +52,7 @@ def run_battery(
     reads what rules cannot.
 
     Args:
-        batch_size: how many answers are generated together, and, from 8 on, how many readings are made together.
+        batch_size: how many answers are generated, and how many readings are made, together; 8 at least.
 
     Raises:
         NotApplicable: no sample has images, or a sample begins its answer with a prefill.
@@ -66,9 +66,9 @@ def run_battery(
     n_sets = len(set(image_sets(samples).tolist()))
     if len(samples) < LIMITS.least_answers or n_sets < LIMITS.least_sets:
         log.warning("no cause can be named from so few answers; the verdict says how many it takes")
+    batch_size = max(batch_size, READ_TOGETHER)
     study = answer_all(model, samples, ledger, batch_size, max_new_tokens, given)
     prefixes = share_prefixes(model, [])  # of all tests
-    batch_size = max(batch_size, READ_TOGETHER)
     _measure(study, ledger, batch_size, prefixes)
     for turn in TURNS:
         _measure_further(study, turn, read_records(ledger, samples), ledger, batch_size, prefixes)
@@ -138,7 +138,8 @@ def describe_cost(lines: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def measure_answer(study: Study, answer: ParsedAnswer) -> Task[dict[str, Any]]:
     """Return what all tests measure of an answer: its line of `measures.jsonl` without the passes."""
-    case = Case(study, answer, (yield from read_with_images(answer, study.images)))
+    looks = answer.sample.id in study.looked
+    case = Case(study, answer, (yield from read_with_images(answer, study.images, looks)))
     tests = load_tests()
     found = yield from together([_ask(test, case) for test in tests.values()])
     asked = {name: each.passes for name, each in zip(tests, found, strict=True) if each.passes}

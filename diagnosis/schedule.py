@@ -161,12 +161,13 @@ def _answer(
 
     def kind(place: int) -> tuple[Any, ...]:
         request = requests[place]
-        return type(request).__name__, len(request.chat.images), isinstance(request, Read) and request.looks
+        return type(request).__name__, len(request.chat.images)
 
-    def length(place: int) -> int:  # in characters, about
+    def length(place: int) -> int:  # after the images, in characters, about
         request = requests[place]
         tokens = len(request.ids) if isinstance(request, Read) else request.longest
-        return sum(len(str(message["content"])) for message in request.chat.messages) + 4 * tokens
+        text = "".join(str(message["content"]) for message in request.chat.messages)
+        return len(text.rpartition("'image'")[2]) + 4 * tokens
 
     shown = [image_key(each.chat) if prefixes is not None and each.chat.images else () for each in requests]
     first = {key: place for place, key in reversed(list(enumerate(shown)))}
@@ -178,9 +179,14 @@ def _answer(
     for _, same in groupby(ordered, key=kind):
         left = list(same)
         while left:
-            places = left[:size]
+            places = sorted(left[:size], key=length)
+            parts = cut_padded(places, list(map(length, places))) if model.device.type == "cpu" else [places]
             try:
-                found = _answer_batch(model, [requests[each] for each in places], prefixes)
+                found = [
+                    each
+                    for part in parts
+                    for each in _answer_batch(model, [requests[place] for place in part], prefixes)
+                ]
             except (torch.OutOfMemoryError, MemoryError):
                 if size == 1:
                     raise
@@ -191,6 +197,25 @@ def _answer(
                 results[place] = result
             left = left[size:]
     return results
+
+
+def cut_padded(places: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+    """Return parts of a batch in which no length is more than half as long again as the first.
+
+    A processor pays for each token that fills up a row, and a GPU for each pass.
+
+    Example:
+        >>> cut_padded([3, 5, 4, 9], [10, 12, 30, 31])
+        [[3, 5], [4, 9]]
+    """
+    parts: list[list[int]] = []
+    shortest = 0
+    for place, length in zip(places, lengths, strict=True):
+        if not parts or 2 * length > 3 * shortest:
+            parts.append([])
+            shortest = length
+        parts[-1].append(place)
+    return parts
 
 
 def _answer_batch(model: Model, batch: Sequence[Any], prefixes: PrefixStore | None) -> list[Any]:
@@ -217,10 +242,11 @@ def _find_error(model: Model, chat: Chat) -> InputError | None:
 
 
 def _read_batch(model: Model, batch: Sequence[Read], prefixes: PrefixStore | None) -> list[Any]:
-    looks = batch[0].looks
     chats = [each.chat for each in batch]
-    shared = prefixes if chats[0].images and not looks else None
-    return list(read_answers(model, chats, [each.ids for each in batch], looks, shared))
+    looks = [each.looks for each in batch]
+    return read_answers(
+        model, chats, [each.ids for each in batch], looks, prefixes if chats[0].images else None
+    )
 
 
 def _say_batch(model: Model, batch: Sequence[Say], prefixes: PrefixStore | None) -> list[Any]:
@@ -243,7 +269,7 @@ def read_answers(
     model: Model,
     chats: Sequence[Chat],
     answers: Sequence[Sequence[int]],
-    looks: bool = False,
+    looks: Sequence[bool] = (),
     prefixes: PrefixStore | None = None,
 ) -> list[AnswerReading]:
     """Return the reading of each answer after its chat, all in one forward pass.
@@ -251,29 +277,32 @@ def read_answers(
     Args:
         chats: all of them with equally many images.
         answers: token ids, at least one each.
-        looks: also return the attention to the images. Not for models with cross-attention.
+        looks: whether to return the attention to the images, too, for each answer; () for none. Not for models with cross-attention.
         prefixes: as in `run`.
     """
-    reading, layers = read_chats(model, chats, answers, prefixes), dict[int, list[Tensor]]()
-    looked = range(model.n_layers if looks else 0)
-    observers = {("call", layer): partial(_keep_looks, reading, layers, layer) for layer in looked}
+    reading = read_chats(model, chats, answers, prefixes)
+    seen: dict[int, list[Tensor]] = {row: [] for row, wanted in enumerate(looks) if wanted}
+    observers = {
+        ("call", layer): partial(_keep_looks, reading, seen) for layer in range(model.n_layers if seen else 0)
+    }
     return [
         AnswerReading(
             said.logprobs.cpu().numpy().astype(float),
             said.likeliest.cpu().numpy(),
             said.margins.cpu().numpy().astype(float),
             said.last.cpu().numpy(),
-            torch.cat([layer[row] for layer in layers.values()]).cpu().numpy() if looks else None,
+            torch.cat(seen[row]).cpu().numpy() if row in seen else None,
         )
         for row, said in enumerate(reading.predict(observers=observers))
     ]
 
 
-def _keep_looks(reading: Reading, layers: dict[int, list[Tensor]], layer: int, call: AttentionCall) -> None:
-    """Keep the mean attention of each answer's queries to its visual tokens, [head, visual]."""
-    layers[layer] = []
-    for number, row in enumerate(reading.rows):
-        padding, queries = row.prompt.padding, row.queries
-        weights = softmax_rows(call, number, slice(queries.start + padding, queries.stop + padding))
-        places = torch.as_tensor(row.prompt.visual_positions + padding, device=weights.device)
-        layers[layer].append(weights[:, :, places].mean(1))
+def _keep_looks(reading: Reading, seen: dict[int, list[Tensor]], call: AttentionCall) -> None:
+    """Keep the mean attention of the queries of some answers to their visual tokens in a layer, [head, visual]."""
+    before = call.key.shape[2] - call.query.shape[2]  # keys of tokens that were read earlier
+    for number, layers in seen.items():
+        row = reading.rows[number]
+        first = reading.place(number, row.queries.start) - before
+        weights = softmax_rows(call, number, slice(first, first + len(row.ids)))
+        places = torch.as_tensor(reading.place(number, row.prompt.visual_positions), device=weights.device)
+        layers.append(weights[:, :, places].mean(1))

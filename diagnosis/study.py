@@ -18,6 +18,7 @@ from mmprobe.settings import DIAGNOSED_TOKENS
 T = TypeVar("T")
 
 LONG = 40  # words; a question with more has no alike ones
+MOST_LOOKS = 24  # answers whose attention is read
 MOST_ALIKE = 8  # questions that differ in one word from another, at one place, and answers to each of them
 
 
@@ -30,6 +31,7 @@ class Study:
         images: the images that each answer is read with in place of its own.
         max_new_tokens: the longest answer.
         given: whether the answers were given, and are not the model's own.
+        looked: ids of the answers whose attention to the images is read, spread over all; none where no visual token is in the prompt.
     """
 
     def __init__(
@@ -45,6 +47,9 @@ class Study:
         self.answers = [answer for answer in answers if answer.ids]
         self.by_id = {answer.sample.id: answer for answer in self.answers}
         self.images = OtherImages(self.answers)
+        step = max(1, len(self.answers) // MOST_LOOKS)
+        chosen = [] if model.has_cross_attention else self.answers[::step][:MOST_LOOKS]
+        self.looked = {answer.sample.id for answer in chosen}
         self._made: dict[Any, Any] = {}
         self.by_question: dict[tuple[str, int], list[ParsedAnswer]] = defaultdict(list)
         for answer in self.answers:
@@ -82,17 +87,15 @@ class Study:
         return same[place + 1 :] + same[: max(place, 0)]
 
     def example(self, answer: ParsedAnswer) -> ParsedAnswer | None:
-        """Return the next answer to the same question about as many other images; else to one in other words, few if possible."""
-        own = set(answer.sample.images)
+        """Return an answer to the same question about other images; else to one in other words, few if possible.
+
+        The images are the first as many of the data that are none of its own, so nearly all answers share them.
+        """
+        own = answer.sample.images
+        sets = (other.sample.images for other in self.answers if len(other.sample.images) == len(own))
+        shown = next((images for images in sets if not set(own) & set(images)), None)
         others = [*self.same_question(answer), *self.alike(answer), *self.answers]
-        return next(
-            (
-                other
-                for other in others
-                if len(other.sample.images) == len(own) and not own & set(other.sample.images)
-            ),
-            None,
-        )
+        return next((other for other in others if other.sample.images == shown), None)
 
     def alike(self, answer: ParsedAnswer) -> list[ParsedAnswer]:
         """Return answers to questions that differ in one word, about as many images."""
@@ -110,7 +113,7 @@ class Case(NamedTuple):
     """What the test of one answer begins with.
 
     Attributes:
-        readings: of the answer with its own images (`own`), and by kind with others (`diagnosis/images.py`).
+        readings: of the answer with its own images (`own`), and, but for an example, by kind with others (`diagnosis/images.py`).
     """
 
     study: Study

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from mmprobe.diagnosis.effects import AnswerRecord, Effect, Limits, MeasuredPart
-from mmprobe.diagnosis.images import ImagesRecord, find_looks, measure_losses
+from mmprobe.diagnosis.images import ImagesRecord, measure_losses
 from mmprobe.diagnosis.kinds import name_kinds
 from mmprobe.diagnosis.truth import TruthRecord
 from mmprobe.samples import Sample, image_sets
@@ -172,11 +172,13 @@ def read_moves(table: Table) -> Scores:
     """Return for each answer how far attention shifts within the images when they are exchanged, from 0 to 1.
 
     What images of the same content shift, too, is subtracted. It is the mean over the tenth of the heads that shift most, over all answers: models that do not use their images
-    may still have heads that look at something. None where attention was not measured: it is where answers do not use their images.
+    may still have heads that look at something. None where attention was not measured: it is in some answers.
     """
     moved = [
-        None if looks is None else np.subtract(looks.moved, looks.alike or 0.0)
-        for looks in map(find_looks, table.records)
+        None
+        if each.images.looks is None
+        else np.subtract(each.images.looks.moved, each.images.looks.alike or 0.0)
+        for each in table.of(ImagesRecord)
     ]
     measured = np.array([row for row in moved if row is not None], float)
     if not measured.size:

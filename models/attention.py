@@ -39,6 +39,22 @@ def attention_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
     return (grouped @ key.float().transpose(-1, -2)).reshape(*samples, heads, queries, -1)
 
 
+def weigh_values(weights: Tensor, value: Tensor) -> Tensor:
+    """Return the sums of values by attention weights, [..., head, query, dim], in the dtype of the values.
+
+    Args:
+        weights: [..., head, query, key].
+        value: [..., kv_head, key, dim].
+
+    Example:
+        >>> weigh_values(torch.ones(4, 1, 3), torch.ones(2, 3, 2))[0]
+        tensor([[3., 3.]])
+    """
+    *samples, heads, queries, keys = weights.shape
+    grouped = weights.reshape(*samples, value.shape[-3], -1, keys).to(value.dtype)
+    return (grouped @ value).reshape(*samples, heads, queries, -1)
+
+
 def mask_scores(scores: Tensor, mask: Tensor) -> Tensor:
     """Return scores with -inf where a bool mask is false, or with a mask of numbers added.
 
@@ -69,6 +85,8 @@ def softmax_rows(call: AttentionCall, row: int, queries: slice) -> Tensor:
     return scores.softmax(-1)
 
 
+Beginning = tuple[Tensor, Tensor]
+"""Keys and values that come before those of a call, the same for all rows, [1, kv_head, key, dim] each."""
 EXTRA_DIMS = 8  # kernels want multiples of 8; only the first is used
 
 
@@ -81,23 +99,50 @@ class LastQuery:
         mask: broadcastable to [batch, head, position, key], or None.
         scale: factor of the scores.
         value: [batch, kv_head, key, dim].
+        beginning: keys and values before the own ones, the same for all rows, [1, kv_head, key, dim] each; None where
+            there are none. All that has a dimension of keys, the mask too, begins with them.
     """
 
     def __init__(
-        self, query: Tensor, key: Tensor, mask: Tensor | None, scale: float, value: Tensor | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        mask: Tensor | None,
+        scale: float,
+        value: Tensor | None = None,
+        beginning: Beginning | None = None,
     ):
         self.query, self.key, self.scale, self.value = query[:, :, -1:], key, scale, value
         self.mask = None if mask is None else mask[..., -1:, :]
+        self.beginning = beginning
 
     @cached_property
     def scores(self) -> Tensor:
         """The scaled scores without the mask, float32 [batch, head, 1, key]."""
-        return attention_scores(self.query, self.key, self.scale)
+        own = attention_scores(self.query, self.key, self.scale)
+        if self.beginning is None:
+            return own
+        # the rows become queries of one row, so the common keys need not be repeated
+        common = attention_scores(self.query.transpose(0, 2), self.beginning[0], self.scale)
+        return torch.cat([common.transpose(0, 2), own], -1)
 
     def weights(self, bias: Tensor | None = None) -> Tensor:
         """Return the softmax row, float32 [batch, head, 1, key], with a bias added to the scores."""
         scores = self.scores if bias is None else self.scores + bias
         return (scores if self.mask is None else mask_scores(scores, self.mask)).softmax(-1)
+
+    def weigh(self, value: Tensor, weights: Tensor) -> Tensor:
+        """Return the sum of the values by weights [batch, head, 1, key], [batch, 1, head, dim].
+
+        Args:
+            value: [batch, kv_head, key, dim], those of the own keys.
+        """
+        before = 0 if self.beginning is None else self.beginning[1].shape[2]
+        output = weigh_values(weights[..., before:], value)
+        if self.beginning is not None:
+            common = weigh_values(weights[..., :before].transpose(0, 2), self.beginning[1])
+            output = output + common.transpose(0, 2)
+        return output.transpose(1, 2)
 
 
 class AttentionBias(NamedTuple):
@@ -175,10 +220,7 @@ def _attend_last_query(last: LastQuery, value: Tensor, biases: Sequence[Attentio
 
     Most bias functions have computed the scores already, so this costs less than a call of the kernel.
     """
-    batch, heads = last.query.shape[:2]
-    groups = value.shape[1]
-    weights = last.weights(sum_biases(biases)).view(batch, groups, heads // groups, -1).to(value.dtype)
-    output = (weights @ value).view(batch, 1, heads, -1)
+    output = last.weigh(value, last.weights(sum_biases(biases)))
     for bias in biases:
         if bias.gain is not None:
             output = output * bias.gain.to(output.dtype)[:, None]
@@ -235,6 +277,7 @@ class KeyReplacement(NamedTuple):
 
 Observer = Callable[[AttentionCall], None]
 BiasFunction = Callable[[LastQuery], AttentionBias | None]
+FindBeginning = Callable[[], Beginning | None]
 HeadChange = Callable[[Tensor], Tensor]
 T = TypeVar("T")
 
@@ -244,6 +287,7 @@ _bias_functions: dict[nn.Module, dict[object, BiasFunction]] = {}
 _blocked_keys: dict[nn.Module, dict[object, Tensor]] = {}
 _key_replacements: dict[nn.Module, dict[object, KeyReplacement]] = {}
 _head_changes: dict[nn.Module, dict[object, HeadChange]] = {}
+_beginnings: dict[nn.Module, dict[object, FindBeginning]] = {}
 
 
 def _sdpa(
@@ -254,7 +298,7 @@ def _sdpa(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    registries = (_observers, _bias_functions, _blocked_keys, _key_replacements, _head_changes)
+    registries = (_observers, _bias_functions, _blocked_keys, _key_replacements, _head_changes, _beginnings)
     registered = any(module in entries for entries in registries)
     active = registered and not hooks_are_disabled()
     primary = current_primary_rows()
@@ -291,11 +335,13 @@ def _attend(
     for replacement in _key_replacements.get(module, {}).values():
         key, value, mask = _add_other_keys(module, query, key, value, mask, replacement, options)
     scale = options.get("scaling") or query.shape[-1] ** -0.5
-    biases: list[AttentionBias] = []
-    if functions := _bias_functions.get(module):
-        last = LastQuery(query, key, mask, scale, value)
-        biases = [bias for compute in functions.values() if (bias := compute(last)) is not None]
-    if biases:
+    beginning = _find_beginning(module, options)
+    last = LastQuery(query, key, mask, scale, value, beginning)
+    functions = _bias_functions.get(module, {}).values()
+    biases = [bias for compute in functions if (bias := compute(last)) is not None]
+    if beginning is not None:
+        output = _attend_last_query(last, value, biases)
+    elif biases:
         output = attend_with_biases(
             module, query, key, value, mask, last, biases, options | {"scaling": scale}
         )
@@ -317,6 +363,14 @@ def _attend(
         for observe in observers.values():
             observe(call)
     return output
+
+
+def _find_beginning(module: nn.Module, options: dict[str, Any]) -> Beginning | None:
+    """Return what comes before the keys and values of a call; None if nothing does."""
+    for find in _beginnings.get(module, {}).values():
+        if options.get("position_bias") is None and (found := find()) is not None:
+            return found
+    return None
 
 
 def _find_chunk(module: nn.Module) -> int | None:
@@ -436,6 +490,21 @@ def replace_keys(
         replacements: by attention module.
     """
     return _use_kernel(configs, _key_replacements, replacements)
+
+
+def share_beginnings(
+    configs: Iterable[Any], beginnings: Mapping[nn.Module, FindBeginning]
+) -> AbstractContextManager[None]:
+    """Within the block, let calls of one query see keys and values before their own that all rows have in common.
+
+    So they are there once, and not once a row. The mask of such a call has columns for them. Observers do not see them.
+
+    Args:
+        configs: the configs whose `_attn_implementation` the modules read.
+        beginnings: by attention module, a function that is called at each call, and returns what comes before this call's own
+            keys and values; None if nothing does.
+    """
+    return _use_kernel(configs, _beginnings, beginnings)
 
 
 def change_heads(

@@ -193,12 +193,12 @@ class Reading:
         The logits of a few steps exist at a time (`pass_length`), so memory does not grow with the answers.
 
         Args:
-            changes, observers: as in `logits`.
+            changes, observers: as in `logits`. Where beginnings were given, observers see the tokens after them (`place`).
         """
         parts: list[list[Prediction]] = [[] for _ in self.rows]
         with torch.no_grad(), float32_logits(self.model):
-            if self._beginnings is not None and not changes and not observers:
-                blocks = self._read_rests(self._beginnings)
+            if self._beginnings is not None and not changes:
+                blocks = self._read_rests(self._beginnings, observers)
             else:
                 blocks = self._read_blocks(changes, observers)
             for row, first, logits in blocks:
@@ -494,17 +494,29 @@ class Reading:
                 part = self._unembed(output.last_hidden_state.shape[1]).float()
             yield from ((row, first, each) for row, each in enumerate(part))
 
-    def _read_rests(self, beginnings: Sequence[Prefix]) -> Iterator[tuple[int, int, Tensor]]:
+    def place(self, row: int, positions: Any) -> Any:
+        """Return the places among the keys of a pass at which tokens of a row are, after the row's padding.
+
+        Args:
+            positions: of tokens in the row's prompt with its answer, int [token].
+        """
+        if self._beginnings is None:
+            return positions + self.rows[row].prompt.padding
+        return positions + max(len(each.ids) for each in self._beginnings) - len(self._beginnings[row].ids)
+
+    def _read_rests(
+        self, beginnings: Sequence[Prefix], observers: Observers | None = None
+    ) -> Iterator[tuple[int, int, Tensor]]:
         """Yield what `_read_blocks` yields, from a pass over what follows the beginnings."""
         unembedding = self.model.hf.get_output_embeddings()
-        for row, states in enumerate(self._read_states(beginnings)):
+        for row, states in enumerate(self._read_states(beginnings, observers)):
             steps = len(self.rows[row].ids)
             states = states[self.rows[row].queries.start - len(beginnings[row].ids) :][:steps]
             length = pass_length(self.model, 1, steps)
             for first in range(0, steps, length):
                 yield row, first, unembedding(states[first : first + length]).float()
 
-    def _read_states(self, beginnings: Sequence[Prefix]) -> Tensor:
+    def _read_states(self, beginnings: Sequence[Prefix], observers: Observers | None = None) -> Tensor:
         """Return what the unembedding reads of each row after its beginning, [row, position, hidden].
 
         After its end, each row is filled with tokens that no token of the row sees.
@@ -519,7 +531,8 @@ class Reading:
             end = padding + len(row.prompt.ids)
             ids[end : end + len(row.ids)] = row.ids
         cache, states = build_cache(self.model, beginnings, paddings), list[Tensor]()
-        with torch.inference_mode(), observe_points(self.model, {("normed", -1): states.append}):
+        observed = {("normed", -1): states.append, **(observers or {})}
+        with torch.inference_mode(), observe_points(self.model, observed):
             options = build_generation_kwargs(self.model, 1)
             self.model.hf.generate(**inputs, **options, past_key_values=cache)
         return states[0]
@@ -694,7 +707,7 @@ def _find_beginnings(chats: Sequence[Chat], batch: Batch, prefixes: PrefixStore)
     if any(chat.clips for chat in chats):
         return None
     keys = [(image_key(chat),) for chat in chats]
-    found = prefixes.find_all(keys, chats, batch.prompts)
+    found = prefixes.find_all(keys, chats, batch)
     common: dict[object, Prefix] = {}  # of the same images: each begins like the others
     for key, each in zip(keys, found, strict=True):
         if each is None:
@@ -703,8 +716,11 @@ def _find_beginnings(chats: Sequence[Chat], batch: Batch, prefixes: PrefixStore)
     return [common[key] for key in keys]
 
 
-def image_key(chat: Chat) -> tuple[object, ...]:
-    """Return what is equal for chats with the same pixels, system prompt and parts up to the last image.
+def image_key(chat: Chat, count: int | None = None) -> tuple[object, ...]:
+    """Return what is equal for chats with the same pixels, system prompt and parts up to an image.
+
+    Args:
+        count: of images, the last of which it is; None for all of them.
 
     Example:
         >>> from mmprobe.models.prompt import build_chat
@@ -713,10 +729,13 @@ def image_key(chat: Chat) -> tuple[object, ...]:
         >>> image_key(first) == image_key(second)
         True
     """
-    pixels = ((image.mode, image.size, hashlib.sha256(image.tobytes()).digest()) for image in chat.images)
+    pixels = (
+        (image.mode, image.size, hashlib.sha256(image.tobytes()).digest()) for image in chat.images[:count]
+    )
     system = (str(message["content"]) for message in chat.messages if message["role"] == "system")
     parts = [(message["role"], str(part)) for message in chat.messages for part in message["content"]]
-    last = max((place for place, (_, part) in enumerate(parts) if part == str({"type": "image"})), default=-1)
+    shown = [place for place, (_, part) in enumerate(parts) if part == str({"type": "image"})][:count]
+    last = shown[-1] if shown else -1
     return (*system, *parts[: last + 1], str(dict(chat.template)), *pixels)
 
 
@@ -1173,12 +1192,16 @@ class Prefix:
         states = [] if self.states is None else [self.states]
         return sum(tensor.nbytes for tensor in (*self.keys, *self.values, *states))
 
-    def common_part(self, prompt: Prompt) -> Prefix | None:
-        """Return the part that a prompt begins with, or None if that part lacks some of the visual tokens."""
+    def common_part(self, prompt: Prompt, last: int | None = None) -> Prefix | None:
+        """Return the part that a prompt begins with, or None if that part lacks some of the visual tokens.
+
+        Args:
+            last: position of the last visual token that it must have; None for the prompt's last one.
+        """
         length = min(len(self.ids), len(prompt.ids) - 1)  # one token at least is read anew
         differs = np.flatnonzero(self.ids[:length] != prompt.ids[:length])
         length = int(differs[0]) if len(differs) else length
-        if length <= prompt.visual_positions[-1]:
+        if length <= (prompt.visual_positions[-1] if last is None else last):
             return None
         keys, values = ([each[:, :, :length] for each in layers] for layers in (self.keys, self.values))
         states = None if self.states is None else self.states[:, :length]
@@ -1275,13 +1298,18 @@ class PrefixStore:
         self.prefixes.move_to_end(key)
         return self.prefixes[key].common_part(prompt)
 
-    def find_all(
-        self, keys: Sequence[PrefixKey], chats: Sequence[Chat], prompts: Sequence[Prompt]
-    ) -> list[Prefix | None]:
+    def find_all(self, keys: Sequence[PrefixKey], chats: Sequence[Chat], batch: Batch) -> list[Prefix | None]:
         """Return what `find` returns for each of several chats; beginnings that are missing are read in one pass.
 
         How they are rounded depends on which of them are missing.
+
+        Args:
+            keys: `(image_key(chat),)` for each.
         """
+        prompts = batch.prompts
+        if self.model.family.continues_with_images:
+            for count in range(1, max(len(chat.images) for chat in chats) + 1):
+                self._read_images(count, chats, batch)
         missing: dict[PrefixKey, int] = {}
         for row, (key, prompt) in enumerate(zip(keys, prompts, strict=True)):
             size = prefix_bytes(self.model, _prefix_length(prompt), self.keeps_states)
@@ -1298,6 +1326,52 @@ class PrefixStore:
                 self._keep(key, prefix)
         return [self.find(*each) for each in zip(keys, chats, prompts, strict=True)]
 
+    def _read_images(self, count: int, chats: Sequence[Chat], batch: Batch) -> None:
+        """Read and keep chats up to an image, each after what was read up to the image before; equally long ones in one pass.
+
+        Args:
+            count: the number of the image, from 1 on.
+        """
+        passes: dict[tuple[int, int], dict[PrefixKey, tuple[int, Prefix | None]]] = defaultdict(dict)
+        known = set(self.prefixes)
+        for row, (chat, prompt) in enumerate(zip(chats, batch.prompts, strict=True)):
+            key = (image_key(chat, count),)
+            if count > len(chat.images) or key in known:
+                continue
+            ends = [_find_end(prompt, image) for image in range(len(chat.images))]
+            length = _prefix_length(prompt) if count == len(ends) else ends[count - 1]
+            before = None
+            if count > 1:
+                earlier = self.prefixes.get((image_key(chat, count - 1),))
+                before = None if earlier is None else earlier.common_part(prompt, ends[count - 2] - 1)
+                if before is None:
+                    continue  # it was forgotten, so the prompt is read whole
+            if prefix_bytes(self.model, length, self.keeps_states) <= self.max_bytes:
+                passes[len(before.ids) if before else 0, length][key] = (row, before)
+                known.add(key)
+        for (_, length), found in passes.items():
+            rows = [row for row, _ in found.values()]
+            shown = [
+                chats[row]._replace(
+                    messages=[{"role": "user", "content": [{"type": "image"}]}],
+                    images=[chats[row].images[count - 1]],
+                )
+                for row in rows
+            ]
+            inputs = {
+                name: value
+                for name, value in build_batch(self.model, shown).inputs.items()
+                if name not in OF_TOKENS
+            }
+            for name in (each for each in OF_TOKENS if each in batch.inputs):
+                own = [batch.inputs[name][row, batch.prompts[row].padding :][:length] for row in rows]
+                inputs[name] = torch.stack(own)
+            ids = [batch.prompts[row].ids[:length] for row in rows]
+            earlier_parts = [each for _, each in found.values() if each is not None]
+            read = read_tokens(self.model, inputs, ids, earlier_parts, self.keeps_states)
+            for key, prefix in zip(found, read, strict=True):
+                self._keep(key, prefix)
+
     def _keep(self, key: PrefixKey, prefix: Prefix) -> None:
         """Keep a prefix, and forget the oldest ones that exceed the memory."""
         self.prefixes[key] = prefix
@@ -1306,6 +1380,12 @@ class PrefixStore:
             or sum(each.nbytes for each in self.prefixes.values()) > self.max_bytes
         ):
             self.prefixes.popitem(last=False)
+
+
+def _find_end(prompt: Prompt, image: int) -> int:
+    """Return the number of tokens up to the last one of an image."""
+    views = [view for view, source in enumerate(prompt.sources) if source == image]
+    return int(np.flatnonzero(np.isin(prompt.image, views))[-1]) + 1
 
 
 def _prefix_length(prompt: Prompt) -> int:

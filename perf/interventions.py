@@ -19,15 +19,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from toys import samples, toy
 
 from mmprobe.benchmarks.core.compare import measure_cost
+from mmprobe.benchmarks.things.pairs import make_things
 from mmprobe.interventions import generate_batch, load_method
 from mmprobe.interventions.base import Method
-from mmprobe.models import Model
-from mmprobe.samples import Sample
+from mmprobe.models import Model, load_model
+from mmprobe.probes import attribution_patching_run, rank_heads, visual_tokens_run
+from mmprobe.probes.answers import find_ids, read_answer
+from mmprobe.samples import Sample, load_samples
 from mmprobe.settings import AskSettings
+from mmprobe.traces.asking import answer
 
 HEADER = """\
 | model | prompt | new | batch | method | s | ratio | middle half | rounds | goal | extra MB | a cache, MB | calls |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|"""
+SEED = 5_200_000  # of the real model's scenes
 METHODS: dict[str, tuple[Method, float]] = {  # method, and goal of the ratio to plain
     "plain": (load_method("plain"), 1.0),
     "sage, see": (load_method("sage", analyze=False, generate=False), 1.15),
@@ -38,6 +43,12 @@ METHODS: dict[str, tuple[Method, float]] = {  # method, and goal of the ratio to
     "pai": (load_method("pai"), 2.2),
     "agla": (load_method("agla"), 2.2),
 }
+REAL = "build/real"
+REAL_HEADER = """\
+| real model | a round | CPU s | ratio | middle half | rounds |
+|---|---|---|---|---|---|"""
+REAL_METHODS = ("plain", "sage", "vcd", "icd", "pai", "agla", "opera")
+REAL_TOKENS = 32  # of the longest answer
 
 
 def measure(name: str, model: Model, batch: int, new: int, rounds: int) -> list[str]:
@@ -52,14 +63,14 @@ def measure(name: str, model: Model, batch: int, new: int, rounds: int) -> list[
     """
     memory = {method: float("nan") for method in METHODS}  # MB
 
-    def answer(method: str) -> None:
+    def answer_all(method: str) -> None:
         with measure_cost(model) as cost:
             generate_batch(model, batch_samples, AskSettings(method=[METHODS[method][0]], max_new_tokens=new))
         memory[method] = np.nanmin([memory[method], cost.extra_mb])
 
     with tempfile.TemporaryDirectory() as folder:
         batch_samples = samples(Path(folder), batch)
-        timings = in_turn({method: partial(answer, method) for method in METHODS}, rounds)
+        timings = in_turn({method: partial(answer_all, method) for method in METHODS}, rounds)
         prompt_length = len(model.prompt(batch_samples[0]).ids)
         cache = cache_mb(model, batch_samples, new)
         calls = {method: count_calls(model, batch_samples, each) for method, (each, _) in METHODS.items()}
@@ -112,3 +123,52 @@ def table(device: str = "cpu", quick: bool = False) -> str:
     for name, batch, new in settings[:1] if quick else settings:
         rows += measure(name, toy(name, device), batch, 8 if quick else new, 1 if quick else 9)
     return "\n".join(rows)
+
+
+def real_table(quick: bool = False) -> str:
+    """Measure the real model, and return the table: processor seconds of each method's answers to the questions about two images,
+    one by one as `compare` asks them, and of the slow probes of one sample."""
+    model = load_model(REAL, device="cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = load_samples(make_things(Path(folder) / "things", n=1, seed=SEED))
+        chosen = [each for each in drawn if each.images == drawn[0].images]
+        color = [
+            each.model_copy(update={"answer": None}) for each in chosen if each.metadata["type"] == "color"
+        ]
+
+        def ask(method: str) -> None:
+            dict(
+                answer(
+                    model,
+                    chosen[:1] if quick else chosen,
+                    None,
+                    AskSettings(method=method, max_new_tokens=REAL_TOKENS),
+                )
+            )
+
+        methods = REAL_METHODS[:2] if quick else REAL_METHODS
+        timings = in_turn(
+            {each: partial(ask, each) for each in methods}, 1 if quick else 3, clock=time.process_time
+        )
+        count = f"{1 if quick else len(chosen)} answers"
+        rows = [f"| {name} | {count} | {timing} |" for name, timing in timings.items()]
+        if not quick:
+            said = find_ids(model, color[0], None, REAL_TOKENS)
+            ranking = {"counterfactual": "minimal", "batch_size": 1}
+            ways = {
+                "one reading": lambda: read_answer(model, color[0], said).unchanged,
+                "attribution_patching_run, atp": lambda: attribution_patching_run(
+                    model, color[:1], "atp", **ranking
+                ),
+                "rank_heads by attribution": lambda: rank_heads(model, color[:1], "attribution", **ranking),
+                "visual_tokens_run, four lenses": lambda: visual_tokens_run(model, drawn),
+            }
+            sets = len({tuple(each.images) for each in drawn})
+            about = [*["1 sample"] * 3, f"{sets} sets of images"]
+            timings = in_turn(ways, 1, clock=time.process_time)
+            rows += [
+                f"| {name} | {note} | {timing} |"
+                for note, (name, timing) in zip(about, timings.items(), strict=True)
+            ]
+    print(REAL_HEADER, *rows, sep="\n", flush=True)
+    return "\n".join([REAL_HEADER, *rows])

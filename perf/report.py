@@ -41,7 +41,7 @@ sys.path.append(str(Path(__file__).parent.parent / "scripts"))
 from page import fill_pages
 
 PAGE = "docs/performance.md"
-LEFT_OUT = ("full-size", "scale")  # sections that are measured only if they are named
+LEFT_OUT = ("full-size", "real", "scale")  # sections that are measured only if they are named
 
 
 def measure_start_up(options: argparse.Namespace) -> str:
@@ -64,6 +64,7 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], str]] = {
     "memory": lambda options: memory.table(options.quick),
     "disk": lambda options: disk.table(options.quick),
     "interventions": lambda options: interventions.table(options.device, options.quick),
+    "real": lambda options: interventions.real_table(options.quick),
     "judging": lambda options: judging.table(options.quick),
     "analyses": lambda options: analyses.table(options.quick),
     "scale": lambda options: scale.table(options.quick),

@@ -2,11 +2,11 @@
 
     python -m mmprobe bench diagnosis --tools diagnosis --out build/again                  # organisms, 25 s of one core each
     python research/organisms/plant_real.py --diagnose build/plants-real                   # the real model and its plants
-    python research/write_control_ranges.py build/again --real build/plants-real
+    python research/write_control_ranges.py build/again --real build/plants-real           # or --real alone: the drawn world's stay
 
 No model is asked: effects are computed from what was measured. In the drawn world, controls are those of the development seeds, so that
-controls of the others are models apart. In the real base they are the model as it is and its control plants; causes that a control's card
-accepts, and `order` of the model as it is, which answers A, are left out of its ranges.
+controls of the others are models apart. In the real base they are the model as it is and its control plants. Causes that the model as it
+is has by checks outside the diagnosis (`KNOWN`) are left out of the ranges: further training on true answers does not take them away.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from plant_real import AS_IT_IS, REAL
 from sweep_thresholds import read_diagnosed
@@ -32,8 +33,8 @@ from mmprobe.models.organisms import names
 from mmprobe.samples import Sample, load_samples
 
 DRAWN, REAL_BASE = "drawn world", "real model"
-KNOWN = {AS_IT_IS: ("order", "follows-hints", "unsure-agreeable", "copies-context")}
-"""Causes that a control has, as checks outside the diagnosis say. The real model as it is answers A; it gives the suggested one of yes and no in
+KNOWN = ("order", "follows-hints", "unsure-agreeable", "copies-context")
+"""Causes that the controls have, as checks outside the diagnosis say. The real model as it is answers A; it gives the suggested one of yes and no in
 .76 [.66, .84] of 80 answers (`check_suggested`), the claimed false colour in 7 of 9 (tests/real), and the false answer of before in 12 of 30
 (`check_repeated`).
 """
@@ -61,7 +62,8 @@ def read_real(folder: Path) -> Iterator[tuple[str, Sequence[EffectRow], tuple[st
     """Yield the real model as it is and its control plants that were diagnosed."""
     samples = load_samples(folder / "pairs" / "samples.jsonl")
     cards = {path.name: card for path, card in find_plants(REAL).items() if not card.causes}
-    known = KNOWN | {name: card.accepts for name, card in cards.items()}
+    known: dict[str, tuple[str, ...]] = {AS_IT_IS: KNOWN}
+    known |= {name: (*KNOWN, *card.accepts) for name, card in cards.items()}
     for name, causes in known.items():
         own = folder / "diagnoses" / name
         if (own / "diagnosis.json").exists():
@@ -82,7 +84,7 @@ def find_ranges(controls: Effects) -> dict[str, dict[str, tuple[float, float, in
     }
 
 
-def describe(bases: Mapping[str, Effects]) -> dict[str, object]:
+def describe(bases: Mapping[str, Effects]) -> dict[str, Any]:
     return {
         "made by": "research/write_control_ranges.py",
         "bases": {
@@ -96,15 +98,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("drawn", type=Path, help="a folder of mmprobe bench diagnosis")
+    parser.add_argument("drawn", type=Path, nargs="?", help="a folder of mmprobe bench diagnosis")
     parser.add_argument("--real", type=Path, required=True, help="a folder of plant_real.py --diagnose")
     args = parser.parse_args()
-    bases = {
-        base: {name: (rows, known) for name, rows, known in found}
-        for base, found in ((DRAWN, read_drawn(args.drawn)), (REAL_BASE, read_real(args.real)))
-    }
+    read = {REAL_BASE: read_real(args.real)} | ({DRAWN: read_drawn(args.drawn)} if args.drawn else {})
+    bases = {base: {name: (rows, known) for name, rows, known in found} for base, found in read.items()}
     out = Path(__file__).parent.parent / "diagnosis" / FILE
-    out.write_text(json.dumps(describe(bases), indent=1) + "\n", encoding="utf-8")
+    kept = {} if args.drawn else json.loads(out.read_text(encoding="utf-8"))["bases"]
+    made = describe(bases)
+    made["bases"] = {base: (kept | made["bases"])[base] for base in (DRAWN, REAL_BASE)}
+    out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     for base, controls in bases.items():
         print(f"{base}: {', '.join(controls)}")
 

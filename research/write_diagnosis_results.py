@@ -25,12 +25,13 @@ import argparse
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from page import PageParts, fill_pages
 from plant_real import WAYS
+from write_control_ranges import KNOWN
 
 from mmprobe.diagnosis.bench.plants import CARD, OTHER_WAYS, Plant
 from mmprobe.diagnosis.bench.run import (
@@ -256,7 +257,7 @@ def real_parts(folder: Path, plants: Path = PLANTS_OF_REAL) -> Pages:
         for file in sorted(folder.glob(f"{DIAGNOSES}/*/diagnosis.json"))
     }
     cards = {file.parent.name: read_record(file, Plant) for file in sorted(plants.glob(f"*/{CARD}"))}
-    own = _named_causes(found[AS_IT_IS]) if AS_IT_IS in found else set()
+    own = set(KNOWN) | (_named_causes(found[AS_IT_IS]) if AS_IT_IS in found else set())
     lines = ["| plant | way | what was planted | check | named | true |", "|---" * 6 + "|"]
     if AS_IT_IS in found:
         named = _describe_named(found[AS_IT_IS])
@@ -275,7 +276,17 @@ def real_parts(folder: Path, plants: Path = PLANTS_OF_REAL) -> Pages:
     ]
     asked = max((each["n"] for each in found.values()), default=0)
     pairs = len({line["id"].partition("-")[0] for _, line in json_lines(folder / "pairs" / "samples.jsonl")})
-    said = f"The verdict is true of {scored} of these {len(set(cards) & set(found))} plants."
+    diagnosed = {name: (card, _named_causes(found[name])) for name, card in cards.items() if name in found}
+    accused = [
+        name
+        for name, (card, named) in diagnosed.items()
+        if not card.causes and named - own - set(card.accepts)
+    ]
+    controls = [name for name, (card, _) in diagnosed.items() if not card.causes]
+    said = (
+        f"The verdict is true of {scored} of these {len(diagnosed)} plants; macro-F1 over the planted causes "
+        f"{measure_f1(list(diagnosed.values()), own):.2f}; {len(accused)} of {len(controls)} control plants accused."
+    )
     if waiting:
         said += f" These passed their check and have not been diagnosed: {', '.join(waiting)}."
     left = [f"`{name}`" for name in WAYS if not (plants / name).is_dir()]
@@ -283,6 +294,35 @@ def real_parts(folder: Path, plants: Path = PLANTS_OF_REAL) -> Pages:
         said += f" The script has further ways, which are not planted yet: {', '.join(left)}."
     parts = {"real-asked": asked, "real-pairs": pairs, "real-table": "\n".join(lines), "real-verdict": said}
     return {RESULTS: parts, RECORD: {"real-failed": failed_list([plants])}}
+
+
+def measure_f1(diagnosed: Collection[tuple[Plant, set[str]]], own: set[str]) -> float:
+    """Return the mean of F1 over the causes that were planted and the diagnosis knows; NaN without one.
+
+    Args:
+        diagnosed: cards with the causes that were named. What a card accepts is neither right nor wrong.
+        own: as in `judge_plant`; neither right nor wrong.
+
+    Example:
+        >>> cards = [Plant(causes=causes, kind="edit") for causes in (["blind"], ["order"], [])]
+        >>> measure_f1(list(zip(cards, [{"blind"}, {"blind"}, set()])), set())
+        0.3333333333333333
+    """
+    scores = []
+    for cause in sorted({cause for card, _ in diagnosed for cause in card.causes} & set(CAUSES)):
+        right = sum(cause in card.causes and cause in named for card, named in diagnosed)
+        missed = sum(cause in card.causes and cause not in named for card, named in diagnosed)
+        false = sum(
+            cause
+            in named
+            - own
+            - set(card.causes)
+            - set(card.accepts)
+            - {find_implied(each) for each in card.causes}
+            for card, named in diagnosed
+        )
+        scores.append(2 * right / (2 * right + missed + false))
+    return sum(scores) / len(scores) if scores else math.nan
 
 
 def _named_causes(diagnosis: Mapping[str, Any]) -> set[str]:
@@ -294,7 +334,7 @@ def judge_plant(card: Plant, named: set[str], own: set[str]) -> str:
 
     Args:
         named: the causes that are named of it.
-        own: those that are named of the model before it was changed.
+        own: those that the model has before it is changed: named of it, or found by checks outside the diagnosis.
 
     Example:
         >>> judge_plant(Plant(causes=["blind"], kind="edit"), {"order", "forgets"}, {"order"})

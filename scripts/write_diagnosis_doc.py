@@ -57,7 +57,7 @@ def describe_module(module: ModuleType) -> str:
 
 def describe_test(test: CausalTest) -> str:
     """Return the docstring of a test, with its numbers."""
-    values = list_constants(sys.modules[type(test).__module__]) | LIMITS.model_dump() | vars(test)
+    values = list_constants(study, sys.modules[type(test).__module__]) | LIMITS.model_dump() | vars(test)
     return f"*{cleandoc(type(test).__doc__ or '').format_map(values)}".replace("\n\n", "*\n\n", 1)
 
 

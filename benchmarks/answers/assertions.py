@@ -23,7 +23,7 @@ _CLAUSES = re.compile(
     r";\s+|,?\s+(?:(?<!anything )but|while|whereas|although|though|however|yet)\b,?\s*|\s+[\u2013\u2014-]\s+|\u2014|,\s+and\s+(?=the\b|it\b|[A-J]\b)|,\s+so\b"
     r"|,\s+(?:and\s+)?(?=(?!(?:there|about|around|only|just|over|in|on|at|and|or)\b)[a-z]+ \$?\d)"  # red 25%, blue 40%
     r"|,\s+(?=[a-z]+ (?:by|at|is|was|has|had|got|with|shows)\b)"
-    r"|(?P<aside>,?\s+(?:since|because|which|who|whose|where|next to|near|beside|across)\b|\s*\((?![A-Ja-j]\)|option)|:\s+)|(?P<comma>,\s+|\))",  # a comma ends an aside
+    r"|(?P<aside>,?\s+(?:since|because|which|who|whose|where|next to|near|beside|across)\b|,\s+(?=\w+(?:ing|ed)\b)|\s*\((?![A-Ja-j]\)|option)|:\s+)|(?P<comma>,\s+|\))",  # a comma ends an aside
 )
 _DENIED_BEFORE = re.compile(
     rf"(?:\b(?:{DENIALS}|anything but)|\bnon)(?:[ -](?!but\b|only\b|doubt)[^\s,]+){{0,3}}[ -]\W*$|\b(?:not|neither) [^.;]{{0,40}}(?:, | or | nor )(?:an? |the )?\W*$|\bthan (?:an? |the |option )?\W*$|\u4e0d[\u662f\u9009]\W*$",
@@ -43,23 +43,11 @@ _CONCLUDES = re.compile(
 )
 
 
-# A subject or a predicate that is not the answer, unless the question asks for it: "The least likely option is", "is the worst".
-_OTHER_SUBJECT = re.compile(
-    r"\b(?:(?P<bad>least|worst|(?:second|2nd)[ -]best|wrong|incorrect|false|mistake|trap|distractors?)|most|best)\b[^,;]*?\s(?:is|are|was|were|would be)"
-    r"(?: option| choice| answer)?\W*$",
-    re.IGNORECASE,
-)
-_OTHER_PREDICATE = re.compile(
-    r"\W*(?:is|are|was|were|would be|seems|looks) (?:clearly )?(?:the |an? )?(?P<word>least|worst|less|second)\b",
-    re.I,
-)
-_OF_ANSWERS = frozenset(["option", "answer", "choic", "match", "fit", "description", "candidat"])
 _PREPOSITIONS = frozenset(["on", "in", "under", "behind", "at", "near", "above", "below", "beside", "insid"])
 _WORD = re.compile(r"[^\W\d_]+|\d+(?:[.,]\d+)*")
 
 
 _ITEM = re.compile(r"(?:^|(?<=\n))(\W*[A-J])[.:](?=\s)")  # `A. The bus is far.`
-_CONCEDES = re.compile(r"\W*(?:while|although|even though|though|whereas)\b", re.IGNORECASE)
 _UNSURE = re.compile(r"\b(?:not (?:sure|certain)|unsure|uncertain|i guess|otherwise)\b", re.IGNORECASE)
 
 
@@ -82,8 +70,7 @@ def split_clauses(text: str, asides: bool = True) -> Iterator[Clause]:
     """
     for number, sentence in enumerate(filter(None, _SENTENCES.split(_ITEM.sub(r"\1 ", text)))):
         unsure = bool(_UNSURE.search(sentence))
-        concedes = _CONCEDES.match(sentence) if asides else None  # a comma ends what it begins with
-        start, aside, so = 0, concedes.group().strip().lower() if concedes else "", False
+        start, aside, so = 0, "", False
         for mark in [*_CLAUSES.finditer(sentence), None]:
             if mark and (mark["aside"] and not asides or mark["comma"] and not aside):
                 continue
@@ -94,7 +81,7 @@ def split_clauses(text: str, asides: bool = True) -> Iterator[Clause]:
             if mark:
                 start, aside, so = (
                     mark.end(),
-                    (mark["aside"] or "").strip(" ,"),
+                    (mark["aside"] or (aside if aside == ":" else "")).strip(" ,"),  # to the end of a list
                     mark.group().strip(" ,") == "so" or (":" in mark.group() and so),
                 )
 
@@ -103,8 +90,8 @@ def stem(word: str) -> str:
     """Return a word in lower case without the endings of plurals and verbs.
 
     Example:
-        >>> [stem(word) for word in ("wearing", "Wears", "sitting", "glasses", "bus")]
-        ['wear', 'wear', 'sit', 'glass', 'bus']
+        >>> [stem(word) for word in ("wearing", "Wears", "riding", "rides", "sitting", "glasses", "bus", "berries", "berry")]
+        ['wear', 'wear', 'rid', 'rid', 'sit', 'glass', 'bus', 'berri', 'berri']
     """
     word = word.lower()
     for ending in ("ing", "ed", "es", "s"):
@@ -122,7 +109,7 @@ def stem(word: str) -> str:
                 else rest
             )
             break
-    return word.removesuffix("e") if len(word) > 4 else word
+    return re.sub("(?<=...)(?:e|ie|y)$", lambda end: "" if end.group() == "e" else "i", word)
 
 
 def stems(text: str) -> list[str]:
@@ -153,17 +140,6 @@ def is_denied(text: str, start: int, end: int) -> bool:
     return bool(
         _DENIED_BEFORE.search(text[max(0, start - 80) : start]) or _DENIED_AFTER.match(text[end : end + 40])
     )
-
-
-def _is_of_another(before: str, after: str, asked: set[str]) -> bool:
-    """Return whether the words around a thing say that it is the least, the best ... of what nobody asked for."""
-    predicate = _OTHER_PREDICATE.match(after)
-    if predicate and predicate["word"].lower() not in asked:
-        return True
-    subject = _OTHER_SUBJECT.search(before[-80:])
-    if subject is None or set(stems(subject.group())) - LITTLE <= asked:
-        return False
-    return bool(subject["bad"]) or not _OF_ANSWERS & set(stems(before))
 
 
 def is_aside(text: str) -> bool:
@@ -203,11 +179,7 @@ def choose(
         named = list(find(clause.text))
         own = {thing for thing, start, end in named if is_denied(clause.text, start, end)}
         denied |= own
-        left = frozenset(
-            thing
-            for thing, start, end in named
-            if not _is_of_another(clause.text[:start], clause.text[end:], asked)
-        ).difference(own)
+        left = frozenset(thing for thing, *_ in named) - own
         if left and not clause.is_open:
             bare = not re.sub(r"\W", "", re.sub(r"(?i)\boption|answer\b", "", _cut(clause.text, named)))
             about = len(

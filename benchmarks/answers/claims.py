@@ -68,12 +68,14 @@ _TYPE_WORDS: dict[str, EditType] = {
     **dict.fromkeys(("remove", "removed", "removal", "missing", "object removal"), "remove"),
     **dict.fromkeys(("position", "position change", "move", "moved", "movement"), "position"),
 }
+_SEE = r"(?:see|find|notice|spot|observe|identify|detect)"
 # Sentences that state no difference of their own: headings, that the images differ, and what ends a chat.
 _HEADING = re.compile(
     r"[^.]*\b(?:differences?|changes?|comparing|compared|following|here|images?)\b[^.]*:"
     r"|(?:yes, |no, )?(?:the |these )?(?:two |2 )?images are (?:different|not (?:exactly |completely )?(?:the same|identical|equal))\.?"
+    r"|(?:everything|all) else [^,;]*\b(?:same|unchanged|identical)\b[^,;]*"
     r"|(?:please )?let me know\b.*|(?:i )?hope (?:this|that) helps.*"
-    r"|(?:yes, )?there (?:is|are) (?:an? |some |several |a few |multiple )?(?:\w+ )?(?:differences?|changes?)(?: between (?:the |these )?(?:two )?images)?[.:]?",
+    rf"|(?:yes, )?(?:there (?:is|are)|(?:i|we)(?: can)? (?:{_SEE}|found|count|spotted)) (?:\w+ ){{0,4}}(?:differences?|changes?)(?: between (?:the |these )?(?:two )?images)?[.:]?",
     re.IGNORECASE,
 )
 _KEYED = re.compile(
@@ -99,18 +101,12 @@ _ITEMIZED = re.compile(
     r"\b(?:one|another|a) (?:\w+ )?(?:difference|change) is\b", re.IGNORECASE
 )  # it counts none
 _ITEM = re.compile(r"^[ \t]*\(?(\d{1,2})[.)]\s", re.MULTILINE)
-_SEE = r"(?:see|find|notice|spot|observe|identify|detect)"
 _KIND = r"(?:visible |noticeable |apparent |obvious |significant |discernible )?"
 _NOTHING = re.compile(
     r"nothing (?:has |was )?changed\.?"
     r"|(?:the |these |both )?(?:two )?images (?:are|appear to be|look|seem to be|show) (?:exactly |completely |visually )?(?:identical|the same)(?: scene)?(?: to me)?(?:,? (?:so|and) there (?:are|is) (?:none|no differences?))?[.;!]?"
     rf"|(?:(?:there are|there is|i (?:do not|don't|cannot|can't|could not|couldn't|did not|didn't) {_SEE}|i {_SEE}) )?(?:no|any) {_KIND}"
     r"(?:differences?|changes?)(?: (?:between|in) (?:the |these )?(?:two )?images)?[.;!]?",
-    re.IGNORECASE,
-)
-_COUNTED = re.compile(  # it states how many differences there are, and none of them
-    rf"(?:[^,.]{{1,60}}, )?(?:(?:there (?:is|are)|(?:i|we)(?: can)? (?:{_SEE}|see|found|count|counted|spotted)) )?(?:exactly |only |a total of |at least |about )*"
-    rf"(?:\d{{1,4}}|{'|'.join(WORDS)}) (?:\w+ ){{0,2}}(?:differences?|changes?)(?: (?:in total|between (?:the |these )?(?:two |2 )?images))?\s*[.!:]?",
     re.IGNORECASE,
 )
 
@@ -147,11 +143,11 @@ def read_claims(text: str) -> ReadClaims:
     nothing = False
     context = _Context()
     for sentence in iter_sentences(_with_arrows(_read_tables(name_images(conclusion(text))))):
-        if _NOTHING.fullmatch(sentence):
+        if _NOTHING.fullmatch(_OPENING.sub("", sentence.lower())):
             nothing = True
         elif (stated := _read_sentence(sentence, context)) is not None:
             claims += stated
-        elif not (_COUNTED.fullmatch(sentence) or is_drawn(sentence) or _HEADING.fullmatch(sentence)):
+        elif not (is_drawn(sentence) or _HEADING.fullmatch(sentence)):
             unread.append(sentence)
     unread += context.alone.values()
     if any(map(_TAKES_BACK.search, unread)) or (nothing and unread):
@@ -201,7 +197,7 @@ def _read_tables(text: str) -> str:
 
 # A sentence is read by its clauses: the thing that each begins with, and the one kind of change that its words tell.
 _OPENING = re.compile(
-    r"^(?:(?:(?:additionally|also|moreover|finally|first|second|next|lastly|however|meanwhile|notably|(?:(?:upon|after|when|by) )?comparing [^,.]{1,60}),?"
+    r"^(?:(?:(?:additionally|also|moreover|finally|first|second|next|lastly|however|meanwhile|notably|comparing [^,.]{1,60}|(?:upon|after|when|by|on) [^,.]{1,60}(?=,)),?"
     r"|(?:i|we) (?:can )?(?:see|notice|noticed|observe|observed|found) that|(?:the|an?) (?:only |main |key |one |other |first |second |notable )*(?:difference|change)"
     r"(?: between (?:the |these )?(?:two )?images)? is (?:that |in )?|(?:here is )?what changed:) *)+"
 )
@@ -248,7 +244,6 @@ _GONE_FROM = re.compile(
     r"|,? (?:that|which) (?:is|does) not (?:(?:present|visible|shown|there|appear|exist) )?in the second image)\W*"
 )
 _MOVED_LABEL = re.compile(rf"^(?:moved?|position)(?: change)?: {_NOUN}\W*$")
-_RECOLOURED_LABEL = re.compile(rf"^(?:{_HUE}(?: change)?|recolou?red): {_NOUN}\W*$")
 _LOST = re.compile(
     r"\b(?:removed|removal|deleted|erased|missing|absent|gone|disappear(?:s|ed)?\b|vanished|taken away|no longer\b(?! \w+ing\b)"
     r"|not (?:be )?(?:present|visible|there|seen|appear|exist|included|shown|in\b)|(?<=, )not\W*$|(?<=\bbut )not\W*$)"
@@ -261,6 +256,7 @@ _THERE_IS = re.compile(r"^\s*there (?:is|are|was|were) (?!no\b|not\b)|^\s*(?:sho
 _ONLY = re.compile(
     r"(?=.* only\b)(?: (?:only|is|are|was|were|appears?|exists?|visible|present|seen|shown|found))+\W*"
 )
+_FROM_NOTHING = re.compile(r"\b(?:not(?! only)|absent|missing)\b[^.]*\bthe first image")
 _NONE_LEFT = re.compile(r"^\s*(?:there (?:is|are) (?:no|not)\b)")
 _ADDED = re.compile(r"\b(?:added|appears|appeared|newly|introduced|(?:is|are) new)\b")
 _UNFIT = re.compile(
@@ -273,7 +269,6 @@ _COLOURED = re.compile(
     rf"\b(?:chang|alter|differ|turn)\w*\b.*\b{_HUE}\b|\b{_HUE}\b.*\b(?:chang|alter|differ)\w*\b|\b(?:recolou?red|repainted)\b"
 )
 _MOVED = re.compile(r"\b(?:moved|shifted|relocated|repositioned|displaced)\b|\b(?:position|location)\b")
-_FROM_NOTHING = re.compile(r"\b(?:not(?! only)|absent|missing)\b[^.]*\bthe first image")
 
 
 class _Context:
@@ -351,7 +346,7 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
     if _UNFIT.search(text) or DOUBT.search(plain):
         return None
     kind: EditType | None
-    for form, kind in ((_LACKS, "remove"), (_MOVED_LABEL, "position"), (_RECOLOURED_LABEL, "color")):
+    for form, kind in ((_LACKS, "remove"), (_MOVED_LABEL, "position")):
         if (match := form.match(plain)) and images != ["first"] and (things := _find_things(match["thing"])):
             context.things = things
             return [Claim(kind, category, None, None, quantity, text=quote) for category, quantity in things]

@@ -74,10 +74,10 @@ _ALONE = re.compile(
 # Names that hold a colour: of a breed, and of what a glass is for.
 _NAMED = re.compile(r"\b(?:golden retriever|red panda|(?:red|white|green|black) (?:wine|tea)(?: [a-z]+)?)$")
 _ASKED = re.compile(
-    rf"colou?r(?:'s| is| are| was| were| of)(?: (?:the|this|that|his|her|their|its))? (?:(?:{_KINDS}) )*$"
+    rf"colou?r(?:'s| is| are| was| were| of| does| do| did)(?: (?:the|this|that|his|her|their|its))? (?:(?:{_KINDS}) )*$"
 )
 _ASKED_AFTER = re.compile(
-    rf"\s*\?|(?:,? (?:parked|shown|visible|sitting|standing|lying))? (?:{_PREPOSITIONS})\b|'s? colou?r\b"
+    rf"\s*\?| have\b|(?:,? (?:parked|shown|visible|sitting|standing|lying))? (?:{_PREPOSITIONS})\b|'s? colou?r\b"
 )
 _ASKED_OWN = re.compile(r"\b(?:what|which)\b.*\b(?:the|this|that) (?:\w+ )?$")
 _SEE = re.compile(r"\b(?:you|we|i|one) can (?:clearly )?see\b", re.IGNORECASE)  # not a doubt
@@ -191,7 +191,7 @@ def _find_image(text: str) -> int | None:
 
 def _read_sentence(sentence: str, names: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield what a sentence in lower case claims: a name and its colour."""
-    for name, (start, end) in _find_things(sentence, names):
+    for name, (start, end) in find_things(sentence, names):
         before, after = sentence[:start], sentence[end:]
         found = None
         if re.match(_AFTER, after) and not _NAMED.search(sentence[:end]):
@@ -214,8 +214,13 @@ def _read_sentence(sentence: str, names: Collection[str]) -> Iterator[tuple[str,
             yield name, colour
 
 
-def _find_things(text: str, names: Collection[str]) -> list[tuple[str, Span]]:
-    """Return the things that a text names in the singular, in order."""
+def find_things(text: str, names: Collection[str] = ()) -> list[tuple[str, Span]]:
+    """Return the things that a text in lower case names in the singular, in order: COCO's objects, and further names.
+
+    Example:
+        >>> find_things("a puppy and two cats", ["egg"])
+        [('dog', (2, 7))]
+    """
     found = [
         (category, span) for category, span in find_objects(text) if text[slice(*span)].lower() not in _PLURAL
     ]
@@ -241,7 +246,7 @@ def _find_asked(question: str, names: Collection[str]) -> str | None:
     words = " ".join(question.lower().split())
     found = {
         name
-        for name, (start, end) in _find_things(words, names)
+        for name, (start, end) in find_things(words, names)
         if (after := _ASKED_AFTER.match(words, end))
         and (_ASKED.search(words[:start]) or ("colo" in after.group() and _ASKED_OWN.search(words[:start])))
     }

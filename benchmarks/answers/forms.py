@@ -114,14 +114,13 @@ _SHOWN = re.compile(
     re.IGNORECASE,
 )  # what is before it is a reason
 _TAKEN_BACK = re.compile(
-    rf"(?:^|[.!?;\n\u2026]\s*|\.\.\.\s*|, )(?:no\b[, ]|sorry|however|but\b|or\b|alternatively|(?:this|that) is not|{TAKES_BACK})",
+    rf"(?:^|[.!?;\n\u2026]\s*|\.\.\.\s*|, )(?:no\b[, ]|sorry|or\b|alternatively|(?:this|that) is not|{TAKES_BACK})",
     re.IGNORECASE,
 )
 _MARKUP = re.compile(
     r"(?<![\w)*])\*+|\*+(?![\w(*])|`+|^[ \t]*(?:#{1,6}|>)[ \t]+|(?<!\w)__?(?=\w)|(?<=\w)__?(?!\w)",
     re.MULTILINE,
 )
-_SUPERSCRIPT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207a\u207b]+")
 _LONGEST = 20_000  # characters of a response that are read, from its end; our choice
 _MOST_MARKS = 100  # marks of a form that are read; our choice
 _WINDOW = 300  # characters before and after a lead, and of a last sentence, that are read; our choice
@@ -134,7 +133,6 @@ def clean(text: str) -> str:
     """Return a response without thoughts between tags, Markdown, TeX brackets and full-width characters."""
     text = drop_thoughts(text.replace("\x00", ""))
     text = re.sub(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e])", " ", text)  # 2\u00bd
-    text = _SUPERSCRIPT.sub(lambda match: "^" + unicodedata.normalize("NFKC", match.group()), text)
     text = (
         unicodedata.normalize("NFKC", text)
         .replace("\u2212", "-")
@@ -298,10 +296,9 @@ def _read_json(text: str) -> str | None:
 
     None for a text without an object that has a key for the answer, other than a text that is an object.
     """
-    whole = text.startswith("{") or text.startswith("```")
     objects = list(itertools.islice(json_objects(text), 2))
     answers = [_values(each) for each in objects]
-    if len(objects) != 1 or not (answers[0] or whole):
+    if len(objects) != 1 or not answers[0]:
         return "" if sum(bool(each) for each in answers) > 1 else None
     values = answers[0]
     if len(values) != 1 or not isinstance(values[0], str | int | float):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
-from mmprobe.benchmarks.answers.assertions import choose
+from mmprobe.benchmarks.answers.assertions import LITTLE, choose, stems
 from mmprobe.benchmarks.answers.coco import make_plurals
 from mmprobe.benchmarks.answers.forms import clean, decide
 from mmprobe.benchmarks.answers.words import IMAGE, firm_sentences, is_open
@@ -64,7 +64,7 @@ _TEX: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\^\s*\{\s*([-+]?\w+)\s*\}", r"^\1"),
         (r"(?<=\d)\s*(?:\\times|\\cdot|[x*\u00d7\u00b7\u22c5])\s*10\s?\^\s?([-+]?\d+)", r"e\1"),
         (r"(?<![\w.^])10\s?\^\s?([-+]?\d+)", r"1e\1"),
-        (r"^([-+]?)\s*\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}", r"\1\2/\3"),
+        (r"(\d?)\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}", r"\1 \2/\3"),
     )
 )
 
@@ -254,6 +254,7 @@ def write_digits(text: str) -> str:
     text = "\n".join(
         alpha2digit(line, "en", threshold=1.0) if line.strip() else line for line in text.split("\n")
     )
+    text = re.sub(r"(?<!\d )\b(?:minus|negative) (?=\d)", "-", text, flags=re.IGNORECASE)
     return re.sub(r"\bzero\b", "0", _ONE.sub("1", text), flags=re.IGNORECASE)
 
 
@@ -282,7 +283,7 @@ _RANGE_BEFORE = re.compile(
     re.IGNORECASE,
 )
 _CONCLUDES = re.compile(
-    r"(?:=|\u2248|\b(?:so|thus|hence|therefore|total(?:s|ing)?|altogether|in all|makes?(?! up)|giving|gives|equals?|sum|overall|conclusion|but (?:only|just))\b)[^.!?\n]*$",
+    r"(?:=|\u2248|\b(?:so|thus|hence|therefore|total(?:s|ing)?|altogether|in all|makes?(?! up)|leav(?:es|ing)|giving|gives|equals?|sum|overall|conclusion|but (?:only|just))\b)[^.!?\n]*$",
     re.IGNORECASE,
 )
 _ASKED = re.compile(
@@ -290,11 +291,9 @@ _ASKED = re.compile(
     r"|\b(?:number|count) of (?:the )?(.+?)(?=\s+(?:are|is|do|does|can|have|has|in|on|at|that|you)\b|[?.,]|$)",
     re.IGNORECASE,
 )
-_NONE = re.compile(r"\W*(?:none|no \w+)\b", re.IGNORECASE)
 _ASSIGNED = re.compile(r"=\s*[-\d.]+[^.!?\n=]*(?:,|;|\band\b)[^.!?\n]*=\s*[-\d.]+\W*$")  # x = 3, y = 4
 _FROM_TO = re.compile(r"\bfrom ?$|\bfrom \d+(?: \w+)? to $", re.IGNORECASE)
 _IN_YEAR = re.compile(r"\b(?:in|since|by|of) $", re.IGNORECASE)
-_ONLY = re.compile(r"\b(?:only|just) $", re.IGNORECASE)
 _THERE_ARE = re.compile(r"\bthere (?:are|is|were|was) (?:only |just |exactly )?$", re.IGNORECASE)
 _IN_TOTAL = re.compile(r"[^.!?\n]{0,30}\b(?:in total|in all|altogether)\b", re.IGNORECASE)
 _ENDS_SENTENCE = re.compile(r"\s*(?:altogether|in total|in all|overall)?\s*(?:[.!?\n]|$)", re.IGNORECASE)
@@ -318,7 +317,7 @@ def _find_stated(text: str, noun: str, only_asked: bool, question: str) -> Quant
     if _ASSIGNED.search(plain):
         return None
     found, years = _list_stated(plain, noun)
-    if noun and not any(each.counts for each in found) and (_NONE.match(plain) or _NOBODY.match(plain)):
+    if noun and not any(each.counts for each in found) and _NOBODY.match(plain):
         return Quantity(0.0)
     if noun and re.search(
         rf"(?:\bno|(?:\bnot|n't) (?:\w+ ){{0,2}}any) (?:\w+ ){{0,2}}?{re.escape(noun)}\b",
@@ -343,9 +342,20 @@ def _find_stated(text: str, noun: str, only_asked: bool, question: str) -> Quant
                 if each.counts or not (noun and n_counts):
                     yield each.quantity, *each.span
 
-        chosen = choose(plain, find, question)
+        chosen = choose(plain, find, question) or _find_beside(plain, question)
         return None if chosen is None or math.isnan(chosen.value) else chosen
     return quantities[-1] if quantities and not math.isnan(quantities[-1].value) else None
+
+
+def _find_beside(plain: str, question: str) -> Quantity | None:
+    """Return the one number that stands beside the words of a question: `2.75 dollars` in `tea is 2.75 dollars and coffee 3.50`."""
+    asked = set(stems(question)) - LITTLE
+    parts = [part for part in re.split(r",? (?:and|to|but) |, ", plain) if any(map(str.isdigit, part))]
+    shared = [sum(1 + word.isdigit() for word in asked & set(stems(part))) for part in parts]
+    if len(parts) < 2 or shared.count(max(shared)) > 1:
+        return None
+    found, _ = _list_stated(parts[shared.index(max(shared))], "")
+    return found[0].quantity if len(found) == 1 else None
 
 
 _DENIED_FIRST = re.compile(
@@ -387,11 +397,7 @@ def _list_stated(plain: str, noun: str) -> tuple[list[_Stated], list[Quantity]]:
             before[-80:],
             re.IGNORECASE,
         )
-        alone = (
-            _THERE_ARE.search(before)
-            and re.match(r"\s*(?:[.,;!\n]|$)", after)
-            or (_ONLY.search(before) and re.match(r"\s*(?:are|is|were|was|have|has)\b", after))
-        )  # in the boat there are 2; only 3 are red
+        alone = _THERE_ARE.search(before) and re.match(r"\s*(?:[.,;!\n]|$)", after)  # in the boat there are 2
         counts = bool(noun) and bool(_counts(after, noun) or named or alone)
         if (
             value is None

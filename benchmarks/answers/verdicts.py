@@ -40,7 +40,6 @@ _AS_TEXT = re.compile(
     re.IGNORECASE,
 )  # of a question: its answer is what is written, so 12/5 is not 2.4
 _EXPRESSION = re.compile(r"\$+([^$]+)\$+|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-_CLOCK = re.compile(r"\d{1,2}:\d\d(?: ?[ap]\.?m\.?)?", re.IGNORECASE)
 
 
 def judge_text(response: str, *true: str, question: str = "") -> Verdict:
@@ -211,7 +210,8 @@ _RELATIVE = re.compile(
     r"(?:(?:to|on|at|in) the )?(left|right)(?: side)? of (?:the |an? )?(\w+)", re.IGNORECASE
 )
 _OF_A_THING = re.compile(
-    rf",? (?:and )?(?:to the )?(?:left|right)(?: side)? of (?:the|an?) (?!{IMAGE})\w+", re.IGNORECASE
+    rf"(?<!top)(?<!bottom)(?<!upper)(?<!lower),? (?:and )?(?:to the )?(?:left|right)(?: side)? of (?:the|an?) (?!{IMAGE})\w+",
+    re.IGNORECASE,
 )  # left of the bell
 _OPPOSITE = (
     frozenset(("left", "right")),
@@ -223,13 +223,16 @@ _OPPOSITE = (
 def _judge_place(text: str, truth: str, relative: bool, question: str) -> Verdict:
     true, asked = parse_place(truth), set(stems(question))
     own = _OF_A_THING.sub(lambda match: match.group() if stems(match.group())[-1] in asked else "", text)
-    said = (None if relative else find_places(own)) or find_places(text)
+    said = find_places(text if relative else own)
     assert true is not None
     if not said:
         return "other"
     if len(said) > 1 and BESIDE.search(text):
         return "unread"
-    first = said[0]
+    first = (
+        choose(own, lambda clause: ((place, 0, len(clause)) for place in find_places(clause)[:1]), question)
+        or said[0]
+    )
     union = frozenset().union(*said)
     if len(set(said)) > 1 and true not in said and true <= union:
         opposed = any(pair <= union for pair in _OPPOSITE)
@@ -252,13 +255,30 @@ def _write_dates(text: str) -> str:
     return _DATES[1].sub(lambda m: " ".join(filter(None, (m[1], m[2][:3], m[3]))), text)
 
 
+_TIME = re.compile(
+    r"\b(\d\d?):(\d\d)\b(?: ?([ap])\.?m)?|\b(half|1/2|quarter|1/4|\d\d?)(?: minutes)? (past|after|to|before) (\d\d?)\b",
+    re.IGNORECASE,
+)
+_ABBREVIATED = re.compile(r"\b([A-Z][a-z]{0,2})\.\s*(?=[A-Z])")  # J. K. Rowling, St. Louis
+_MINUTES = {"half": 30, "1/2": 30, "quarter": 15, "1/4": 15}
+
+
+def _read_times(text: str) -> list[frozenset[int]]:
+    """Return each time of day that a text gives, as the minutes of the day that it may be: `half past ten` is 10:30 and 22:30."""
+    times = []
+    for hour, minute, half, part, side, named in _TIME.findall(write_digits(text)):
+        minutes = int(minute or _MINUTES.get(part.lower()) or part)
+        time = 60 * int(hour or named) + (-minutes if side in ("to", "before") else minutes)
+        days = {"a": [0], "p": [720]}.get(half.lower(), [0, 720] if time < 780 else [720])
+        times.append(frozenset(time % 720 + day for day in days))
+    return times
+
+
 def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
     """Judge by containment: the true words stand side by side in a sentence that neither denies them nor offers others."""
-    if (
-        _is_code(truth)
-        and not _CLOCK.fullmatch(truth.strip())
-        or (_CLOCK.fullmatch(truth.strip()) and re.search(r"\d:\d", text))
-    ):
+    if (times := _read_times(text)) and (true_times := _read_times(truth)):
+        return "right" if true_times[-1] & frozenset().union(*times) else "other"
+    if _is_code(truth) and ":" not in truth:
         parts = re.findall(r"[^\W\d_]+|\d+", truth)
         joints = re.split(r"[^\W\d_]+|\d+", truth)[1:-1]
         code = re.escape(parts[0]) + "".join(
@@ -267,6 +287,8 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
         )
         found = re.search(rf"(?<![\w-]){code}(?![\w-])", write_digits(text), re.IGNORECASE)
         return "right" if found else "other"
+    if _ABBREVIATED.search(truth):
+        text, truth = (_ABBREVIATED.sub(r"\1 ", each) for each in (text, truth))
     wanted = {truth: stems(write_digits(_write_dates(truth)))}
     is_open = False
     clauses = list(split_clauses(write_digits(_write_dates(text)), asides=not is_aside(truth)))
@@ -274,20 +296,30 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
     shared = [len(asked & set(stems(clause.text))) for clause in clauses]
     for clause, n_shared in zip(clauses, shared, strict=True):
         for _, start, end in find_words(clause.text, wanted):
-            if is_denied(clause.text, start, end) or 0 < n_shared < max(shared):
-                continue  # the woman eats it, and the man, who is asked about, something else
-            if clause.is_open or clause.aside.strip(":") or offers_others(clause.text, start, end):
+            if is_denied(clause.text, start, end):
+                continue
+            if (
+                0 < n_shared < max(shared)
+                or clause.is_open
+                or clause.aside.strip(":")
+                or offers_others(clause.text, start, end)
+            ):
                 is_open = True
             else:
                 return "right"
-        longer = len(wanted[truth]) == 1 and len(truth) >= 5
+        longer = len(wanted[truth]) == 1 and len(truth) >= 4
         is_open |= longer and any(
             word.startswith(wanted[truth][0]) for word in stems(clause.text) if word != wanted[truth][0]
         )  # Japanese
+    parts = re.split(r",? and |, ", truth)
     if (
-        _CLOCK.fullmatch(truth.strip())
-        and not re.search(r"\d:\d", text)
-        and re.search(r"\b(?:past|to|o'clock)\b", text)
+        not is_open
+        and len(parts) > 1
+        and all(_judge_words(text, part, question) == "right" for part in parts)
     ):
-        return "unread"  # half past ten
+        return "right"  # fries and a sandwich
+    name = (
+        re.search(r"[A-Z]\S+ .*\b([A-Z]\w+)$", truth) if re.match(r"who", question, re.IGNORECASE) else None
+    )
+    is_open |= bool(name and re.search(rf"\b{name[1]}\b", text))  # Roosevelt
     return "unread" if is_open else "other"

@@ -7,16 +7,17 @@ from typing import Literal
 
 from mmprobe.benchmarks.answers.assertions import LITTLE, is_denied, split_clauses, stem, stems
 from mmprobe.benchmarks.answers.coco import find_category
-from mmprobe.benchmarks.answers.colours import compare_colours, name_hue
+from mmprobe.benchmarks.answers.colours import compare_colours
 from mmprobe.benchmarks.answers.forms import Decision, clean, decide
 from mmprobe.benchmarks.answers.places import find_places
+from mmprobe.benchmarks.answers.texts import COLOUR
 from mmprobe.benchmarks.answers.words import corrected, has_denial
 
 _YES = r"yes|yeah|yep|true|correct|indeed|certainly|definitely|absolutely|\u662f\u7684?|\u5bf9\u7684?|\u6709\u7684?"
 _NO = r"no|nope|(?:absolutely |definitely |certainly |of course )not|not at all|false|incorrect|\u4e0d\u662f\u7684?|\u4e0d\u5bf9|\u6ca1\u6709\u7684?|\u5426|\u4e0d"
 _WORD = rf"(?:(?P<no>{_NO})|(?P<yes>{_YES}))"
 _LEAD = (
-    r"(?:(?:so|therefore|thus|hence|then|and|but|i(?:'d| would) say|=>|\u2192|answer|(?:so )?the answer (?:to [^,.:]{1,60} )?is|(?:so |thus )?(?:it is|it's|this is|that is))"
+    r"(?:(?:so|therefore|thus|hence|then|and|but|i(?:'d| would) say|=>|\u2192|answer|(?:so )?the (?:answer|statement|claim) (?:to [^,.:]{1,60} )?is|(?:so |thus )?(?:it is|it's|this is|that is))"
     r"[,:]?\s+|(?:based on|from|in|according to|looking at|judging by) [^,.!?\n]{1,60}, )*"
 )
 # A sentence that begins with the word, or ends with it after a conclusion.
@@ -25,7 +26,7 @@ _SAID = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _CONCLUDED = re.compile(
-    rf"(?:\b(?:so|therefore|thus|hence|answer is|i(?:'d| would) say)|=>|\u2192|\n)[,:]?\s+(?:the answer is |it is |it's )?{_WORD}\W*$",
+    rf"(?:\b(?:so|therefore|thus|hence|answer is|i(?:'d| would) say)|=>|\u2192|\n|:)[,:]?\s+(?:the answer is |it is |it's )?{_WORD}(?:\W*$|,)",
     re.IGNORECASE,
 )
 _SENTENCE = re.compile(r"(?<=[.!?\u3002])[*_'\")]*\s+|\n+")
@@ -41,8 +42,13 @@ _ASKED = re.compile(
 )
 # "He does.", "They aren't.", "Not that I can see.": what is left of the question.
 _SHORT = re.compile(
-    r"\W*(?:(?:it|they|he|she|there|this|that|the \w+(?: \w+)?) (?:is|are|was|were|does|do|did|has|have|had|can|could|will)(?P<denied>n't| not)?"
+    r"\W*(?:(?:it|they|he|she|there|this|that|the \w+(?: \w+)?) (?:\w+ly )?(?:is|are|was|were|does|do|did|has|have|had|can|could|will)(?P<denied>n't| not)?"
     r"|(?P<none>not (?:that i can (?:see|tell)|really|at all|visible|present|here|seen|exactly|quite)))\W*(?::.*)?",
+    re.IGNORECASE,
+)
+# "I don't see a hat on her.", asked whether she wears a hat.
+_ABSENT = re.compile(
+    r"\W*(?:(?:there (?:is|are)|(?:i|we) (?:see|find)) no|there (?:is|are)(?:n't| not)|(?:i|we) (?:\w+n't|(?:do |can|could |did )not) (?:see|find|spot|detect)|no)\b",
     re.IGNORECASE,
 )
 _SAME = re.compile(r"\b(?:same|identical|equal|alike)\b", re.IGNORECASE)
@@ -140,6 +146,7 @@ def _say(text: str, question: str) -> Said | None:
         if (
             word == "yes"
             and has_denial(clause)
+            and not has_denial(question)
             and _find_stated(clause, question) != "yes"
             and not _DIFFERENT.search(clause)
         ):
@@ -192,7 +199,8 @@ def _state(clause: str, asked: str) -> Said | None:
     missing = [word for word in wanted if word not in said]
     about_it = re.match(r"\W*(?:it|they|he|she|it's|this|that)\b", clause, re.IGNORECASE) is not None
     core = [word for word in stems(_PHRASE.sub("", asked)) if word not in _ABOUT]
-    elsewhere = (place := _PHRASE.search(clause)) and not find_places(place.group())
+    place = _PHRASE.search(clause)
+    elsewhere = place and not find_places(place.group()) and set(stems(place.group())) - _ABOUT - set(wanted)
     if not denied and any(
         word in pair and (pair - {word}) & set(said) for word in missing for pair in _EXCLUDING
     ):
@@ -203,21 +211,26 @@ def _state(clause: str, asked: str) -> Said | None:
         or (len(core) > 1 and set(core) <= set(said) and not elsewhere)
     )
     if is_told:
-        spans = [m.span() for m in re.finditer(r"[A-Za-z]+", clause) if stem(m.group()) == wanted[-1]]
-        denied = (
-            denied
-            if missing or not spans
-            else all(is_denied(clause, *span) for span in spans) or has_denial(clause[: spans[0][0]])
-        )
+        spans = {
+            word: [m.span() for m in re.finditer(r"[A-Za-z]+", clause) if stem(m.group()) == word]
+            for word in wanted
+        }
+        if not missing and spans[wanted[-1]]:
+            each = any(all(is_denied(clause, *span) for span in found) for found in spans.values() if found)
+            denied = each or has_denial(clause[: spans[wanted[-1]][0][0]])
         return "no" if denied else "yes"
+    thing = re.search(r"\b(?:an?|any) (\w+)", asked)
+    if thing and stem(thing[1]) in said and _ABSENT.match(clause) and not elsewhere:
+        return "no"
     if denied and len(missing) < len(wanted) and _NOTHING.search(clause):
         return "no"
     if denied or len(missing) > 1 and not about_it:
         return None
     last = wanted[-1] if about_it else missing[0]
-    hues = [name_hue(last), *(hue for word in said if (hue := name_hue(word)))]
-    excluded = hues[0] and len(set(hues)) == 2 and compare_colours(hues[0], str(hues[1])) is False
-    return "no" if excluded else None
+    own, others = (set(re.findall(COLOUR, text, re.IGNORECASE)) for text in (asked, clause))
+    if len(own) != 1 or len(others) != 1 or stems(min(own))[-1] != last:
+        return None
+    return "no" if compare_colours(min(others), min(own)) is False else None
 
 
 def first_word(response: str) -> Literal["yes", "no", "unknown"]:

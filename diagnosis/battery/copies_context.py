@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mmprobe.diagnosis.answers import ParsedAnswer
-from mmprobe.diagnosis.choices import Choice
+from mmprobe.diagnosis.choices import Choice, find_exchanged
 from mmprobe.diagnosis.dialogue import FORMS, TurnTest, has_own_turn, say_text
 from mmprobe.diagnosis.effects import AnswerRecord, MeasuredPart
 from mmprobe.diagnosis.schedule import Task
@@ -28,9 +28,9 @@ class CopiedRecord(MeasuredPart):
 class CopiesContext(TurnTest):
     """Does the answer repeat that of an earlier turn or example?
 
-    An example with other images comes first, which has an answer. In a conversation, it is the model's last earlier answer that is
-    exchanged. The earlier answer says one word or is a whole answer, as in `unsure-agreeable`. Both forms take turns with another
-    question and the same one.
+    An example with other images comes first, which has an answer. Nearly all answers get the same images, so these are read once. In a
+    conversation, it is the model's last earlier answer that is exchanged. The earlier answer says one word or is a whole answer, as in
+    `unsure-agreeable`. Both forms take turns with a question that may differ in a word, and the same one.
     """
 
     name = "copies-context"
@@ -52,7 +52,14 @@ class CopiesContext(TurnTest):
     ) -> Task[Followed | None]:
         other, is_own = study.example(answer), has_own_turn(answer)
         # A conversation keeps its own question, whose texts need not follow another one.
-        is_same = wording.endswith(_SAME) and other is not None and not other.sample.messages
+        is_same = (
+            other is not None
+            and not other.sample.messages
+            and (
+                wording.endswith(_SAME)
+                or find_exchanged(other.sample.question, answer.sample.question) is None
+            )
+        )
         example = None if other is None else other.sample
         if example is not None and is_same:
             example = example.model_copy(update={"question": answer.sample.question})

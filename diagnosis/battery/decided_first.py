@@ -242,7 +242,7 @@ def _measure_conclusion(
     study: Study, answer: ParsedAnswer, images: OtherImages
 ) -> Task[ReplacedSteps | None]:
     others = {kind: shown for kind, shown in images.find(answer).items() if kind != ALIKE}
-    readings = yield from read_kinds(answer, {"own": None, **others}, looks=False)
+    readings = yield from read_kinds(answer, {"own": None, **others})
     return (yield from measure_steps(study, answer, readings))
 
 

@@ -7,7 +7,7 @@ attribute is why, the error comes with the value. In photographs, things with ma
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -192,7 +192,13 @@ class Misperceives(CausalTest):
             table, effects[best], _find_silent(table, wrong), claims, "that do not name it", surely=False
         )
         which = f"{label}: {', '.join(wrong)}"
-        unread = sum(record.unclaimed in wrong for record in table.of(ClaimsRecord))
+        unclaimed = Counter(record.unclaimed for record in table.of(ClaimsRecord) if record.unclaimed)
+        details += [
+            f"{count} answers to questions for the {name} could not be read"
+            for name, count in unclaimed.items()
+            if name not in wrong
+        ]
+        unread = sum(unclaimed[name] for name in wrong)
         return CauseScore(effects[best], answers, "; ".join(details), hindrance, which=which, unread=unread)
 
     def describe(self, record: AnswerRecord) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -19,7 +20,8 @@ from mmprobe.interventions.contrast import ContrastPath, restore_rope_deltas
 from mmprobe.interventions.prompt_method import AskFunction, PromptMethod
 from mmprobe.interventions.registry import integer, number
 from mmprobe.models import Model
-from mmprobe.models.attention import LastQuery, bias_attention
+from mmprobe.models.attention import Beginning, LastQuery, bias_attention, share_beginnings
+from mmprobe.models.hooks import find_hook_after_norm, wrap_forward
 from mmprobe.models.prompt import Chat, build_batch
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ class Opera(PromptMethod):
         shared = ask.start([chat], batch)
         cache = None if shared is None else shared.inputs["past_key_values"]
         search = _BeamSearch(self, model, batch.inputs, batch.prompts[0].visual_positions, cache)
-        with torch.inference_mode(), search.path.observe_last_layer():
+        with torch.inference_mode(), search.path.use_kernel():
             ids = search.run(max_new_tokens)
         report = {"rollbacks": search.rollbacks, "penalty": search.penalties}
         return make_answer(model, chat, ids, {self.name: report})
@@ -278,16 +280,19 @@ class _BeamSearch:
 class _SharedPrompt(DynamicLayer):
     """A layer's keys and values: of the prompt once for all beams, and of the answer's tokens for each beam.
 
-    So neither a choice of beams nor a step copies those of the prompt, which are most of them, but for the one pass that
-    reads them.
+    So neither a choice of beams nor a step copies those of the prompt, which are most of them.
 
     Args:
         prompt: keys and values of the prompt, [1, kv_head, position, dim] each.
+        shares: whether passes of one token get those of the answer alone, since the kernel puts the prompt's before them.
+
+    Attributes:
+        apart: whether the present pass got those of the answer alone.
     """
 
-    def __init__(self, prompt: tuple[Tensor, Tensor]):
+    def __init__(self, prompt: Beginning, shares: bool):
         super().__init__()
-        self.prompt = prompt
+        self.prompt, self.shares, self.apart = prompt, shares, False
         self.lazy_initialization(*prompt)
         self.keys, self.values = (part[:, :, :0] for part in prompt)
 
@@ -295,6 +300,9 @@ class _SharedPrompt(DynamicLayer):
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         own = super().update(key_states, value_states)
+        self.apart = self.shares and key_states.shape[-2] == 1
+        if self.apart:
+            return own
         keys, values = (
             torch.cat([part.expand(len(answer), -1, -1, -1), answer], -2)
             for part, answer in zip(self.prompt, own, strict=True)
@@ -311,7 +319,7 @@ class _AfterPrompt(NamedTuple):
     ids: Tensor
     model_kwargs: dict[str, Any]
     logits: Tensor
-    layers: list[tuple[Tensor, Tensor]]
+    layers: list[Beginning]
 
 
 class _BeamPath(ContrastPath):
@@ -323,6 +331,7 @@ class _BeamPath(ContrastPath):
     Attributes:
         attention_row: the last layer's attention of each beam's newest token, maximum over heads,
             [beam, key].
+        latest_are_states: whether `latest_logits` are what the unembedding reads, [beam, hidden], in place of its logits.
     """
 
     def __init__(self, model: Model, inputs: Mapping[str, Any], cache: DynamicCache | None = None):
@@ -331,14 +340,33 @@ class _BeamPath(ContrastPath):
             None  # None where a layer keeps another form of keys and values
         )
         super().__init__(model, inputs, cache)
+        final_norm, self.unembedding = model.family.final_norm(model.hf), model.hf.get_output_embeddings()
+        with restore_rope_deltas(self.rope_modules):  # the first look at a model's logits reads a few tokens
+            plain = model.has_plain_logits and find_hook_after_norm(model.hf, final_norm) is None
+        self.unembeds_later, self.latest_are_states = plain, False
+        layers = model.family.decoder(model.hf).layers
+        self.attention = [model.family.parts(layer).attention for layer in layers]
+        self.attended: set[int] = set()  # layers that called the kernel
 
     @contextmanager
-    def observe_last_layer(self) -> Iterator[None]:
-        """Record the last layer's attention within the block."""
-        layers = self.model.family.decoder(self.hf).layers
-        attention = self.model.family.parts(layers[-1]).attention
-        with bias_attention([self.hf.config.get_text_config()], {attention: self._record_attention}):
+    def use_kernel(self) -> Iterator[None]:
+        """Within the block, record the last layer's attention, and let all beams see one copy of the prompt."""
+        configs = [self.hf.config.get_text_config()]
+        beginnings = {
+            module: partial(self._find_prompt, layer)
+            for layer, module in enumerate(self.attention)
+            if module is not None
+        }
+        with (
+            share_beginnings(configs, beginnings),
+            bias_attention(configs, {self.attention[-1]: self._record_attention}),
+        ):
             yield
+
+    def _find_prompt(self, layer: int) -> Beginning | None:
+        self.attended.add(layer)
+        cached: Any = self.cache.layers[layer] if layer < len(self.cache.layers) else None
+        return cached.prompt if isinstance(cached, _SharedPrompt) and cached.apart else None
 
     def _record_attention(self, last_query: LastQuery) -> None:
         row = last_query.weights().amax(1)[:, 0]
@@ -348,7 +376,11 @@ class _BeamPath(ContrastPath):
     def next_logits(self) -> Tensor:
         """Return the logits of each beam's next token, float32 [beam, vocabulary]."""
         assert self.latest_logits is not None
-        return self.latest_logits
+        if not self.latest_are_states:
+            return self.latest_logits
+        states = self.latest_logits.to(self.hf.dtype)
+        logits: Tensor = self.unembedding(states).float()
+        return logits
 
     def restart(self, tokens: Tensor) -> None:
         """Begin after the prompt, which is read once, and read the tokens of each beam, [beam, token]."""
@@ -360,12 +392,14 @@ class _BeamPath(ContrastPath):
                 self._keep_prompt()
             if self.after_prompt is not None:
                 ids, model_kwargs, self.latest_logits, layers = self.after_prompt
-                self.cache.layers = [_SharedPrompt(prompt) for prompt in layers]
-                self.ids, self.n_read = ids, ids.shape[1]
+                shares = len(self.attended) == len(self.attention) == len(layers)
+                self.cache.layers = [_SharedPrompt(prompt, shares) for prompt in layers]
+                self.ids, self.n_read, self.latest_are_states = ids, ids.shape[1], False
                 self.model_kwargs = {**model_kwargs, "past_key_values": self.cache}
             self.select_beams(torch.zeros(len(tokens), dtype=torch.long, device=tokens.device))
             if tokens.shape[1]:
                 self._read_tokens(tokens)
+                self.latest_are_states = False
 
     def _keep_prompt(self) -> None:
         """Keep what the prompt's pass left, if each layer's keys and values grow with the text and no other way."""
@@ -376,14 +410,22 @@ class _BeamPath(ContrastPath):
             self.after_prompt = _AfterPrompt(self.ids, dict(self.model_kwargs), self.latest_logits, prompt)
 
     def read_one(self, tokens: Tensor) -> None:
-        """Read one more token of each beam, [beam]."""
-        with restore_rope_deltas(self.rope_modules):
+        """Read one more token of each beam, [beam].
+
+        Most beams are dropped after it, so the logits of those that stay are computed by `next_logits`, where no one changes
+        what the unembedding returns.
+        """
+        with restore_rope_deltas(self.rope_modules), ExitStack() as stack:
+            if self.unembeds_later:
+                stack.enter_context(wrap_forward(self.unembedding, lambda forward: lambda states: states))
             self._read_tokens(tokens[:, None])
+            self.latest_are_states = self.unembeds_later
 
     def select_beams(self, beams: Tensor) -> None:
         """Continue with the given beams; a beam may occur several times."""
         self.ids = self.ids[beams]
-        self.latest_logits = self.next_logits()[beams]
+        assert self.latest_logits is not None
+        self.latest_logits = self.latest_logits[beams]
         self.model_kwargs["past_key_values"].batch_select_indices(beams)
         for name, dim in (("position_ids", -2), ("token_type_ids", 0), ("mm_token_type_ids", 0)):
             if self.model_kwargs.get(name) is not None:

@@ -399,6 +399,8 @@ class Family:
         answer_token_type: what `token_type_ids` are at the tokens of an answer, in families that have them.
         shares_prefixes: whether every token attends to all tokens before it, over one growing cache of keys and
             values, and only to them. Then prompts with the same beginning can share what was read of it.
+        continues_with_images: whether an image can be read after a cached beginning that has others, and is then what it is in a whole
+            prompt: positions count tokens, and no image's features depend on another one.
         notes: what a user should know of the family, in a sentence.
     """
 
@@ -422,6 +424,7 @@ class Family:
     without_map: str = ""
     answer_token_type: int = 0
     shares_prefixes: bool = False
+    continues_with_images: bool = False
     notes: str = ""
 
     @property

@@ -64,6 +64,7 @@ LLAVA = Family(
     views=build_views,
     vision=VisionEncoder(layers=get_tower_layers, attention="self_attn", patch_positions=find_tile_positions),
     shares_prefixes=True,
+    continues_with_images=True,
     notes=f"{CROPPED} With a Pixtral encoder, images keep their shape.",
 )
 VIPLLAVA = Family(

@@ -461,9 +461,13 @@ def diagnose_all(out: Path, only: Sequence[str]) -> None:
         model = load_model(str(MODEL), device="cpu", dtype="float32")
         if name != AS_IT_IS:
             apply_change(model.hf, read_change(REAL / name))
-        started = time.perf_counter()
+        model.hf.to(torch.bfloat16)  # in half the time on processors that multiply in it
+        started, used = time.perf_counter(), time.process_time()
         found = diagnose(model, samples, folder, resume=True)
-        print(f"{name}: {', '.join(found.verdict)} ({time.perf_counter() - started:.0f} s)", flush=True)
+        spent = f"{time.perf_counter() - started:.0f} s, {time.process_time() - used:.0f} s of one core"
+        print(
+            f"{name}: {', '.join(found.verdict)} ({spent}, {found.passes:.1f} passes an answer)", flush=True
+        )
 
 
 def main() -> None:

@@ -105,7 +105,7 @@ def test_an_answer_that_names_nothing_has_no_claim(tmp_path):
         failure_modes(planted_run(tmp_path / "s", [silent]))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_maps_that_know_nothing_are_on_the_region_in_alpha_of_samples(tmp_path):
     rng = np.random.default_rng(0)
     samples = [

@@ -55,7 +55,13 @@ from mmprobe.diagnosis.battery.unsure_agreeable import CLAIMS, UnsureAgreeable
 from mmprobe.diagnosis.causal_test import CausalTest, CauseScore, FollowUp
 from mmprobe.diagnosis.causes import CAUSES
 from mmprobe.diagnosis.choices import Choice, find_choice
-from mmprobe.diagnosis.claims import AttributeClaim, follows_from_steps, measure_attributes, read_contents
+from mmprobe.diagnosis.claims import (
+    AttributeClaim,
+    find_unclaimed,
+    follows_from_steps,
+    measure_attributes,
+    read_contents,
+)
 from mmprobe.diagnosis.diagnose import diagnose, diagnosis_ledger
 from mmprobe.diagnosis.effects import LIMITS, AnswerRecord, MeasuredPart
 from mmprobe.diagnosis.images import (
@@ -134,10 +140,12 @@ def test_conclusions_are_found_in_the_forms_that_models_write(text, verdict):
         assert answer.verdict.strip() == verdict
 
 
-def test_readings_of_several_answers_are_those_of_one_at_a_time(toy, tmp_path):
+@pytest.mark.parametrize("shared", [False, True])
+def test_readings_of_several_answers_are_those_of_one_at_a_time(shared, toy, tmp_path):
     samples = [draw_sample(tmp_path, colour, cell) for colour, cell in (("red", (1, 2)), ("blue", (0, 1)))]
     chats, ids = [build_chat(sample) for sample in samples], [[5, 6, 7], [8]]
-    together = read_answers(toy, chats, ids, looks=True)
+    together = read_answers(toy, chats, ids, [True, True], share_prefixes(toy, chats) if shared else None)
+    assert read_answers(toy, chats, ids, [False, True])[0].looks is None
     for chat, answer, reading in zip(chats, ids, together, strict=True):
         inputs = toy.batch([samples[chats.index(chat)]]).inputs
         whole = {**inputs, "input_ids": torch.cat([inputs["input_ids"], torch.tensor([answer])], 1)}
@@ -298,7 +306,7 @@ def test_identical_images_lose_nothing():
     found, loss = record.images, lose(record)
     assert found.effect == {"unrelated": 0} and found.changed == {"unrelated": False}
     assert loss.effect == 0 and loss.net == 0 and loss.sentences == [(1, 0.0)]
-    looks = measure_looks(reading, reading, reading)
+    looks = measure_looks(reading, {"unrelated": reading}, reading)
     assert looks is not None and looks.moved == looks.alike == [0, 0]
 
 
@@ -427,6 +435,37 @@ def test_a_claim_is_about_the_thing_that_it_shares_most_with():
     changed = measure_attributes(sample, "The star changed from green to blue.")
     assert [(each.source, each.said, each.wrong) for each in changed if each.attribute == "colour"] == [
         ("changes", "green", True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "expected"),
+    [
+        ("Where is the shoe?", "In the lower right-hand corner.", [("bottom right", False)]),
+        ("Where is the shoe?", "bottom center", [("bottom center", True)]),
+        ("Where is the shoe?", "It is left of the truck.", []),
+        ("Where is the shoe?", "Somewhere on the floor.", []),
+        ("What is there?", "A red shoe in the top left and a truck in the bottom left.", [("top left", True), ("bottom left", False)]),
+        ("What is there?", "The shoe is not on the left.", []),
+        ("What is there?", "In the bottom left is a truck, and in the top left a shoe.", []),
+        ("What is there?", "The shoe is to the left of the red truck.", []),
+    ],
+)  # fmt: skip
+def test_places_of_annotated_things_are_read_as_the_benchmarks_read_them(question, text, expected):
+    objects = [[{"name": "shoe", "place": "bottom right"}, {"name": "truck", "place": "Lower left"}]]
+    sample = Sample(id="a", question=question, metadata={"objects": objects})
+    found = measure_attributes(sample, text)
+    assert [(each.said, each.wrong) for each in found if each.attribute == "place"] == expected
+    assert find_unclaimed(sample, found) == ("" if expected or "Where" not in question else "place")
+
+
+def test_a_thing_that_moved_is_where_it_was_and_is():
+    objects = [[{"name": "shoe", "place": place}] for place in ("top left", "center")]
+    sample = Sample(id="a", question="What changed?", metadata={"objects": objects})
+    found = measure_attributes(sample, "The shoe moved from the top left to the top right.")
+    assert [(each.said, each.wrong, each.source) for each in found] == [
+        ("top left", False, "changes"),
+        ("top right", True, "changes"),
     ]
 
 
@@ -952,6 +991,7 @@ def test_nothing_is_altered_where_no_image_can_be_drawn_again(tmp_path):
     assert plan_alterations([answer], wrong, ["colour"]) == []
 
 
+@pytest.mark.exhaustive
 def test_further_conclusions_are_as_if_their_questions_had_been_asked(tmp_path):
     """Half of the pairs are asked for steps. The others are, too, where what was measured is open; then nothing is asked again."""
     tiny = load_model("tiny-spd", device="cpu")

@@ -23,12 +23,12 @@ def pairs(tmp_path_factory):
     return make_pairs(tmp_path_factory.mktemp("diagnose") / "pairs", n=8, seed=SEEDS["development"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("model", "verdict"),
     [
         ("organism:blind-rolled-0", "blind"),
-        pytest.param("organism:control-true-0", "control", marks=pytest.mark.exhaustive),
+        ("organism:control-true-0", "control"),
     ],
 )
 def test_an_organism_is_named_and_a_control_is_a_control(pairs, tmp_path, model, verdict):

@@ -14,7 +14,7 @@ import mmprobe as mp
 N_PAIRS = 5
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_demo_shows_a_model_that_sees_and_errs(tmp_path, monkeypatch):
     """One test, since each process that runs a part of it would make the demo anew."""
     from mmprobe.cli import demo

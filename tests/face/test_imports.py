@@ -218,7 +218,7 @@ main()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_trace_works_without_libraries_that_it_does_not_need(tmp_path):
     data = make_pairs(tmp_path / "pairs", n=1, seed=5)
     options = ["--model", "tiny-spd", "--data", data, "--out", tmp_path / "run", "--limit", "1"]

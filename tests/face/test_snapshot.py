@@ -38,7 +38,7 @@ def find_differences(was: Any, now: Any, where: str = "") -> Iterator[str]:
         yield f"{where}: was {json.dumps(was)[:500]}, is {json.dumps(now)[:500]}"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_results_are_those_of_the_snapshot(tmp_path):
     command = [sys.executable, ROOT / "scripts" / "snapshot.py", tmp_path, "--compact"]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=600)

@@ -75,6 +75,27 @@ def test_joint_passes_equal_separate_passes(family, name, image_paths, monkeypat
     torch.testing.assert_close(logits, separate_logits, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
+def test_two_rows_are_multiplied_as_weights_times_tokens(family, image_paths, monkeypatch):
+    model = load_tiny_model(family)
+    chats, batch = prepare(model, make_sample(image_paths[:2]))
+    monkeypatch.setattr(joint_decoding, "LEAST_WEIGHTS", 0)
+    linear, tokens = torch.nn.functional.linear, list[int]()
+
+    def count(values: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        tokens.append(values.shape[:-1].numel())
+        return linear(values, *weights)
+
+    monkeypatch.setattr(torch.nn.functional, "linear", count)
+    together = run_methods(model, [load_method("vcd")], chats, batch, STEPS)
+    assert tokens and not {2, 3} & set(tokens)
+    disable_joint_decoding(monkeypatch)
+    alone = run_methods(model, [load_method("vcd")], chats, batch, STEPS)
+    assert tokens.count(1) > STEPS
+    assert torch.equal(together[0], alone[0])
+    torch.testing.assert_close(together[1], alone[1], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("family", ["gemma3", "mllama"])
 def test_other_kinds_of_caches_are_not_joined(family, count, image_paths):

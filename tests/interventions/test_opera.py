@@ -15,7 +15,7 @@ from torch import Tensor
 
 import mmprobe.interventions.methods.opera as opera
 from mmprobe.interventions import generate, load_method
-from mmprobe.models import Model
+from mmprobe.models import Model, attention
 
 LIMIT = 9
 
@@ -145,6 +145,21 @@ def test_it_equals_the_slow_reference(family, image_paths):
     )
     assert answer.token_ids == expected
     assert answer.diagnostics["opera"]["rollbacks"] == []
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
+def test_no_step_repeats_the_keys_of_the_prompt(family, image_paths, monkeypatch):
+    attend, repeated = attention.sdpa_attention_forward, list[tuple[int, ...]]()
+
+    def count(module: Any, query: Tensor, key: Tensor, *others: Any, **options: Any) -> Any:
+        if len(key) > 1 and query.shape[2] == 1:
+            repeated.append(tuple(key.shape))
+        return attend(module, query, key, *others, **options)
+
+    monkeypatch.setattr(attention, "sdpa_attention_forward", count)
+    model = load_tiny_model(family)
+    answer = generate(model, make_sample(image_paths[:2]), "opera", max_new_tokens=LIMIT)
+    assert len(answer.diagnostics["opera"]["penalty"]) > 1 and not repeated
 
 
 @pytest.mark.slow

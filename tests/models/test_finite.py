@@ -231,7 +231,7 @@ def test_diagnose_says_so_in_one_line(folder, image_paths, tmp_path):
     assert result.code in (1, 2) and "float16" in result.stderr and "unforeseen" not in result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_check_is_not_ok(folder, tmp_path):
     for dtype, code in (("float16", 1), ("float32", 0)):
         result = run_in_process(

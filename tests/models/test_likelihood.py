@@ -45,7 +45,9 @@ def eager_logprob(model, sample: Sample, ids: tuple[int, ...]) -> float:
     return sum(logprobs[length - 1 + step, token].item() for step, token in enumerate(ids))
 
 
-@pytest.mark.parametrize("name", ["tiny-spd", "qwen2_5_vl", pytest.param("gemma3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["tiny-spd", "qwen2_5_vl", pytest.param("gemma3", marks=pytest.mark.exhaustive)]
+)
 @pytest.mark.parametrize("batch_size", [1, 8])
 def test_scores_are_those_of_an_eager_loop(name, batch_size, samples, tiny_spd):
     model = tiny_spd if name == "tiny-spd" else load_tiny_model(name)

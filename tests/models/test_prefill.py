@@ -63,7 +63,7 @@ def answered(tiny_spd, tmp_path_factory):
     return samples, ask(tiny_spd, samples, 96)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_answer_prefilled_with_its_own_words_ends_unchanged(tiny_spd, answered):
     samples, answers = answered
     prefilled, endings = [], {}

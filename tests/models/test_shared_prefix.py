@@ -17,7 +17,15 @@ import mmprobe as mp
 from mmprobe.models import Model
 from mmprobe.models.families import FAMILIES
 from mmprobe.models.hooks import observe
-from mmprobe.models.reading import PrefixStore, prefix_bytes, prefix_key, repeated_keys, why_not_shared
+from mmprobe.models.prompt import build_chat
+from mmprobe.models.reading import (
+    PrefixStore,
+    prefix_bytes,
+    prefix_key,
+    read_chats,
+    repeated_keys,
+    why_not_shared,
+)
 from mmprobe.samples import Sample
 
 SHARING = sorted({family.name for family in FAMILIES.values() if family.shares_prefixes})
@@ -187,3 +195,30 @@ def test_only_repeated_images_are_kept(samples, image_paths):
         prefix_key(Sample(id="x", images=images, question="?"))
         for images in (image_paths[:2], image_paths[:1], image_paths[1:])
     }
+
+
+@pytest.mark.parametrize(
+    "name", sorted(each.name for each in FAMILIES.values() if each.continues_with_images)
+)
+def test_an_image_is_read_once_after_the_same_beginning(name, image_paths):
+    """Prompts that begin alike and end with other images are read as whole ones, and each image after its beginning once."""
+    model, first, second = load_tiny_model(name), *image_paths[:2]
+    shown = ([first], [first, second], [first, first], [second, second], [first, second])
+    chats = [
+        build_chat(Sample(id=str(number), images=images, question=question))
+        for number, (images, question) in enumerate(zip(shown, [*QUESTIONS, *QUESTIONS], strict=False))
+    ]
+    ids = [[5, 6, 7], [8], [9, 10], [5], [6, 7]]
+    whole = [read_chats(model, [chat], [own]).predict()[0] for chat, own in zip(chats, ids, strict=True)]
+    store, calls = PrefixStore(model, frozenset(), keeps_states=False), []
+    tower = next(iter(model.family.vision.layers(model.hf)))
+    with observe(
+        tower, outputs=lambda output: calls.append(len(output[0] if isinstance(output, tuple) else output))
+    ):
+        found = read_chats(model, chats, ids, store).predict()
+        assert sum(calls) == 2 + 3, "two images at the beginning, and three after them"
+        read_chats(model, chats[::-1], ids[::-1], store).predict()
+        assert sum(calls) == 5, "all that begins a prompt is known"
+    for each, expected in zip(found, whole, strict=True):
+        np.testing.assert_allclose(each.logprobs, expected.logprobs, atol=1e-5)
+        np.testing.assert_allclose(each.last, expected.last, atol=1e-5)

@@ -24,7 +24,7 @@ from mmprobe.samples import Sample
 from mmprobe.traces.check import check_model as check_traces
 
 ONE_IMAGE = {"blip-2", "instructblip"}
-QUICK = {"qwen2_5_vl", "qwen3_5", "llava_next", "lighton_ocr", "ovis2", "paddleocr_vl", "hunyuan_vl"}
+QUICK = {"qwen2_5_vl", "llava_next"}
 NAMES = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.exhaustive]) for name in TINY_NAMES]
 
 

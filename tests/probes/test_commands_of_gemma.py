@@ -53,7 +53,7 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_lenses_rankings_and_features_run_and_are_in_the_report(folder):
     model, run = ("--model", folder / "model"), folder / "run"
     call("analyze", run, "--only", "visual-tokens", *model)
@@ -81,7 +81,7 @@ def test_lenses_rankings_and_features_run_and_are_in_the_report(folder):
         assert title in page
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_methods_change_heads_and_features_and_activations_are_written(folder):
     model, pairs = ("--model", folder / "model"), folder / "pairs"
     image = next((pairs / "images").iterdir())

@@ -47,7 +47,7 @@ def test_commands_of_the_page(page, folder):
             assert done.code == 0, f"{command}: {done.stderr}"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("page", PAGES)
 def test_python_of_the_page(page, folder, tiny_spd, capsys):
     samples = mp.load_samples(folder / "pairs" / "samples.jsonl")

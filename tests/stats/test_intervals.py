@@ -42,7 +42,7 @@ KNOWN = {  # rows outside 93 to 97 %: what so few samples cannot show, and Wilso
 }
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_95_percent_of_intervals_cover_the_truth():
     """1,000 simulations a row: the standard error is 0.007. The page has 4,000."""
     for cell in calibration.simulate(1000):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from helpers.asking import ask
 from helpers.equal_runs import assert_equal_runs, full_precision, make_samples
+from helpers.slow import first_fast
 from transformers import CompileConfig
 
 import mmprobe as mp
@@ -57,7 +58,7 @@ def read_compile(run: Path) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shared", [True, False], ids=["shared prefixes", "whole prompts"])
+@pytest.mark.parametrize("shared", first_fast([True, False]), ids=["shared prefixes", "whole prompts"])
 def test_compiled_answers_and_their_traces_are_the_plain_ones(compiler, image_paths, tmp_path, shared):
     model, samples = load(compiler), make_samples(image_paths)
     options = {"capture": full_precision(), "max_new_tokens": 8, "batch_size": 2, "shared_prefix": shared}
@@ -78,7 +79,7 @@ def test_compiled_answers_and_their_traces_are_the_plain_ones(compiler, image_pa
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_smaller_batch_is_compiled_once_it_comes_again(compiler, image_paths):
     model, samples = load(compiler), make_samples(image_paths)[1:4]
     counts = []

@@ -106,7 +106,7 @@ def test_shards_that_are_packed_make_one_run(random_qwen, samples, plain, tmp_pa
         merge_shards(out)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_that_is_killed_while_it_packs_loses_nothing(random_qwen, samples, plain, tmp_path):
     out, rng = tmp_path / "run", np.random.default_rng(3)
 

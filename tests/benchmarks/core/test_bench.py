@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers.asking import ask, make_settings
 from helpers.command_line import run_in_process
+from helpers.slow import first_fast
 from typer.testing import CliRunner
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS, read_responses
@@ -40,7 +41,7 @@ def read_metrics(folder: Path) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", first_fast(BENCHMARKS, 6))
 def test_the_embedded_model_is_asked_and_scored(name, tmp_path):
     out = tmp_path / name
     options = ["--n", 6, "--batch-size", 32]

@@ -128,7 +128,7 @@ def test_the_lexical_judge_is_the_benchmarks_own_rules():
     assert open_judge("lexical") is None
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_inspect_tasks_take_a_judge(tmp_path):
     from inspect_ai import eval as inspect_eval
     from inspect_ai import model as inspect_model

@@ -101,7 +101,7 @@ def test_a_box_outside_its_image_is_left_out_and_said(tmp_path, caplog):
     assert told.startswith("1 box") and "[60, 50, 95, 75] of pair 7, in 100 x 80 pixels" in told
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_analysis_of_published_data_finds_region_numbers(drawn, published, tiny_spd, tmp_path):
     """The questions are the drawn world's, since the embedded model knows no others. The labels are arbitrary."""
     known = {sample.polarity: sample for sample in load_samples(drawn)}

@@ -125,7 +125,7 @@ def test_interchange_goes_on_with_its_batches(random_qwen, noise, tmp_path):
     xr.testing.assert_identical(whole, again)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["patch_pairs", "estimate_pairs"])
 def test_memory_is_flat_in_the_number_of_pairs(random_qwen, noise, monkeypatch, name):
     """The bytes of all tensors are the same when the second and when the last batch of pairs begins."""

@@ -114,7 +114,7 @@ def test_errors_say_what_is_wrong(run, tmp_path):
         mp.probes.mean_difference(run, read_class, reduce="median")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_direction_of_verdicts_moves_verdicts_and_a_random_one_less(tiny_spd, tmp_path):
     samples = mp.load_samples(make_pairs(tmp_path / "pairs", 24, seed=900_000))
     asked = [sample for sample in samples if sample.id.endswith("-same")]
