@@ -8,6 +8,7 @@ key-value cache.
 from __future__ import annotations
 
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
