@@ -9,7 +9,7 @@
 # make demo     trace the embedded model and write a report
 # make demo-real the same with the real model (93 MB are downloaded), in build/demo-real: six minutes on two cores
 # make perf     measure what tracing costs
-# make gpu     check and measure on a GPU, under nine minutes; goes on with what is missing
+# make gpu     check and measure on a GPU, under nine minutes; a second call measures what is missing
 # make organisms plant the models with known causes that do not ship, in build/organisms (under an hour on two cores)
 # make docs     write the tables that are made from code
 # make site     build the pages, the notebooks and two reports in build/site

@@ -19,6 +19,7 @@ from mmprobe.stats.estimate import Estimate, estimate_known, estimate_mean, stac
 from mmprobe.stats.intervals import FRACTION, LENGTH
 
 DRAWS = 100
+HALVINGS = 20  # of the samples, for the stability of the heads; our choice
 
 
 @analysis_of_run
@@ -188,7 +189,7 @@ def _add_heads(out: xr.Dataset, ratio: np.ndarray, groups: np.ndarray) -> None:
     out.update(stability.variables("head_stability"))
 
 
-def correlate_halves(ratio: np.ndarray, groups: np.ndarray, halvings: int = 20) -> list[float]:
+def correlate_halves(ratio: np.ndarray, groups: np.ndarray) -> list[float]:
     """Return the rank correlation of the heads' mean ratios between two halves, for several random halvings.
 
     Args:
@@ -202,7 +203,7 @@ def correlate_halves(ratio: np.ndarray, groups: np.ndarray, halvings: int = 20) 
     if n_groups < 2 or ratio.shape[1] < 2:
         return []
     rng, correlations = np.random.default_rng(0), []
-    for _ in range(halvings):
+    for _ in range(HALVINGS):
         half = np.isin(groups, rng.permutation(n_groups)[: n_groups // 2])
         ranks = [rankdata(ratio[mask].mean(0)) for mask in (half, ~half)]
         if min(ranks[0].std(), ranks[1].std()) > 0:

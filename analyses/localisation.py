@@ -94,10 +94,10 @@ def localisation(
     return _make_dataset(measured, rows, seed)
 
 
-def otsu_threshold(values: np.ndarray, bins: int = 256) -> float:
+def otsu_threshold(values: np.ndarray) -> float:
     """Return the threshold with the largest variance between the two classes (Otsu, 1979).
 
-    The values are binned into `bins` equal bins. If all values are equal, that value is the threshold.
+    The values are binned into 256 equal bins. If all values are equal, that value is the threshold.
 
     Example:
         >>> 0.1 < otsu_threshold(np.array([0.0, 0.1, 0.9, 1.0])) < 0.9
@@ -106,7 +106,7 @@ def otsu_threshold(values: np.ndarray, bins: int = 256) -> float:
     low, high = float(values.min()), float(values.max())
     if low == high:
         return low
-    counts, edges = np.histogram(values, bins, (low, high))
+    counts, edges = np.histogram(values, 256, (low, high))
     centres = (edges[:-1] + edges[1:]) / 2
     below, above = np.cumsum(counts)[:-1], np.cumsum(counts[::-1])[::-1][1:]
     sums = np.cumsum(counts * centres)

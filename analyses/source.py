@@ -26,8 +26,8 @@ def analysis_of_run(analyze: Callable[..., xr.Dataset]) -> Callable[..., xr.Data
     """Return an analysis whose data set says what it is of (`count_sets`), and which takes the keyword `span`.
 
     `span` is `thinking` or `answer` for the steps of this span alone, None for all. Answers without the span are left out, with
-    a warning. The data set's attribute `span` names it. A run without samples raises InputError. So does the keyword where the span is unknown, and NotCaptured
-    where a data set that the analysis needs cannot be limited.
+    a warning. The data set's attribute `span` names it. A run without samples, and a span that is unknown, raise InputError;
+    NotCaptured says that a data set that the analysis needs cannot be limited.
 
     Example:
         >>> mp.analyses.attention_decay(run, span="thinking").attrs["span"]        # doctest: +SKIP

@@ -221,7 +221,7 @@ def diagnose(
             if not records:
                 reason = f"; {next(iter(unread.values()))}" if unread else ""
                 raise NotApplicable(
-                    f"diagnose: {model.name} answers nothing, so nothing can be tested{reason}"
+                    f"diagnose: {model.name} gave no answer, so nothing can be tested{reason}"
                 )
         except InputError:
             if is_first and not any(record["ids"] for record in ledger.lines(ANSWERS)):

@@ -1,7 +1,4 @@
-"""Time of each analysis against reading the same data, and peak memory, for 100 and 1,000 traces.
-
-python perf/analyses.py
-"""
+"""Time of each analysis against reading the same data, and peak memory, for 100 and 1,000 traces."""
 
 from __future__ import annotations
 
@@ -125,7 +122,7 @@ def table(quick: bool = False) -> str:
             copy_traces(traced, folder, count)
             results[count] = {}
             for name in MEASURES:  # each in a separate process, so that its peak is its own
-                command = [sys.executable, __file__, "--measure", name, str(folder)]
+                command = [sys.executable, __file__, name, str(folder)]
                 output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
                 results[count][name] = json.loads(output.splitlines()[-1])
     rows = [HEADER.format(few=few, many=many)]
@@ -151,10 +148,5 @@ def table(quick: bool = False) -> str:
     return text
 
 
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["--measure"]:
-        print(json.dumps(MEASURES[sys.argv[2]](Path(sys.argv[3]))))
-    else:
-        from toys import parser  # imports torch, which the analyses do without
-
-        table(parser(__doc__).parse_args().quick)
+if __name__ == "__main__":  # of one process
+    print(json.dumps(MEASURES[sys.argv[1]](Path(sys.argv[2]))))

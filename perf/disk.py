@@ -1,7 +1,4 @@
-"""Time to write and read traces, against the same bytes without HDF5.
-
-python perf/disk.py
-"""
+"""Time to write and read traces, against the same bytes without HDF5."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 from paired import Paired, in_turn
-from toys import parser
 
 import mmprobe as mp
 from mmprobe.cache import TraceWriter
@@ -172,7 +168,3 @@ def table(quick: bool = False) -> str:
         rows.append(measure_reading(folder / "large", 1000, "attention/mass", large, 3))
         rows.append(measure_reading(folder / "cold", 1000, "attention/mass", large, 3, cold=True))
     return "\n".join(rows)
-
-
-if __name__ == "__main__":
-    table(parser(__doc__).parse_args().quick)

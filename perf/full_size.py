@@ -1,7 +1,5 @@
 """Trace a model of the size of Qwen2.5-VL-7B with random bfloat16 weights, and report its time and memory.
 
-    python perf/full_size.py --folder /tmp/full-size       # 17 GB of disk, 20 GB of memory, about ten minutes
-
 The model's sizes are those of the published config. Its tokenizer and processor are the embedded model's.
 """
 
@@ -19,7 +17,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from toys import parser, samples
+from toys import samples
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
 import mmprobe as mp
@@ -119,8 +117,8 @@ def peak_memory(command: list[str]) -> float:
     return peak * 1024 / 1e9
 
 
-def table(folder: str | None = None, quick: bool = False) -> str:
-    with tempfile.TemporaryDirectory(dir=folder, prefix="mmprobe-full-size-") as name:
+def table(quick: bool = False) -> str:
+    with tempfile.TemporaryDirectory(prefix="mmprobe-full-size-") as name:
         root = Path(name)
         checkpoint = root / "checkpoint"
         checkpoint.mkdir()
@@ -148,10 +146,3 @@ def table(folder: str | None = None, quick: bool = False) -> str:
     text = "\n".join(rows)
     print(text, flush=True)
     return text
-
-
-if __name__ == "__main__":
-    options = parser(__doc__)
-    options.add_argument("--folder", help="where the checkpoint is written; a temporary folder by default")
-    arguments = options.parse_args()
-    table(arguments.folder, arguments.quick)

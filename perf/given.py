@@ -1,7 +1,4 @@
-"""Time of tracing answers that are given, against generating them, and of traced SAGE, against SAGE alone.
-
-python perf/given.py        # on two CPU cores: about five minutes
-"""
+"""Time of tracing answers that are given, against generating them, and of traced SAGE, against SAGE alone."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import torch
 from overhead import remove_run
 from paired import in_turn
 from prefixes import GREEDY, QUESTIONS
-from toys import LONG_SIDE, parser, samples, toy
+from toys import LONG_SIDE, samples, toy
 
 import mmprobe as mp
 from mmprobe.interventions import generate_batch, load_methods
@@ -109,7 +106,8 @@ def ask_about_one_pair(folder: Path) -> list[Sample]:
     return [Sample(id=f"q{i}", images=images, question=each) for i, each in enumerate(QUESTIONS)]
 
 
-def table(device: str = "cpu", quick: bool = False, rounds: int = 5) -> str:
+def table(device: str = "cpu", quick: bool = False) -> str:
+    rounds = 5
     print(HEADER)
     rows = [HEADER]
     if quick:
@@ -124,10 +122,3 @@ def table(device: str = "cpu", quick: bool = False, rounds: int = 5) -> str:
     for name in ("tiny-spd", "12 layers"):
         rows += measure(toy(name, device), partial(samples, count=4), 1, 64, sage, "1.12", rounds)
     return "\n".join(rows)
-
-
-if __name__ == "__main__":
-    options = parser(__doc__)
-    options.add_argument("--rounds", type=int, default=5)
-    arguments = options.parse_args()
-    table(arguments.device, arguments.quick, arguments.rounds)

@@ -1,4 +1,4 @@
-"""Check and measure mmprobe on a GPU, and write the tables into docs/performance-gpu.md.
+"""Check and measure mmprobe on a GPU, and fill the tables of docs/performance-gpu.md, or of a copy of it.
 
     python perf/gpu.py --out docs/performance-gpu.md         # parts of up to eight minutes on one card: call it again
     python perf/gpu.py --only parity overhead                # these sections; they are measured again
@@ -29,7 +29,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -54,19 +54,14 @@ from mmprobe.traces import RayActors, recorder
 from mmprobe.traces.engines import ENGINES
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.append(str(Path(__file__).parent.parent / "scripts"))
 from helpers.counters import OperationCounter, WaitCounter, count_rows
 from helpers.equal_runs import full_precision
 from helpers.reference import eager_generate
 from helpers.tiny_models import load_tiny_model
+from page import fill
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance-gpu.md"
-HEAD = """\
-# On a GPU
-
-`make gpu` writes this page, a section at a time; [the first run on a GPU](first-gpu-run.md) says how. Each section names its card and
-the commit of its code. One without a commit is of earlier code, which reduced a batch sample by sample, and deleted the files of the
-round before within the time. We chose the goals. A number that misses its goal is listed like any other.
-"""
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3", "llava", "llava_next", "internvl", "idefics3")
 DTYPES = ("float32", "bfloat16", "float16")
 GREEDY = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
@@ -601,81 +596,21 @@ def measure_devices(setting: GpuRun) -> Iterator[str]:
     yield f"| {count} | {way} | {len(few)} | {seconds:.1f} | {same} answers equal |"
 
 
-class Section(NamedTuple):
-    title: str
-    text: str
-    measure: Callable[[GpuRun], Iterator[str]]
-    needs_card: bool = True
-
-
-SECTIONS = {
-    "parity": Section(
-        "Parity with eager",
-        """\
-Tiny random models of eight families, one image: what a trace holds against eager attention and plain torch hooks on the same answer.
-Mass is the largest difference of a share of attention, residuals are relative to their largest value.""",
-        measure_parity,
-    ),
-    "cpu": Section(
-        "Against the CPU",
-        """\
-The embedded model in float32 on the card and on the CPU of the same machine: eight answers of 24 tokens by each engine and with each
-method, and each probe of the same run. A variable of a probe is equal if its largest difference is under a thousandth of its largest
-value. Answers that are sampled differ, since the generators do.""",
-        measure_cpu,
-    ),
-    "reading": Section(
-        "Reading against decoding",
-        "An answer is read once more after it was decoded. Log-probabilities of the same tokens differ by rounding.",
-        measure_reading,
-    ),
-    "counts": Section(
-        "Operations and waits",
-        """\
-What a card's time depends on, and what needs no card to be counted: operations that are no views, and calls that wait for the card,
-of one batch of plain and of traced answers of 16 tokens. Copies to the host, for which the writer waits, are among the waits. Toys of
-two depths; the operations that tracing adds for each layer are the slope between them. As much is reduced together as on a card.""",
-        measure_counts,
-        needs_card=False,
-    ),
-    "overhead": Section(
-        "Time and memory",
-        """\
-Traced generation against plain `generate`, two batches each, for a random model of the size of Qwen2.5-VL-7B. Each call writes into
-a new folder, on a disk at rest. The writer's time is that of its thread; the model waits for it where the queue is full and at the
-end. The limit is the card where kernels take 0.8 of the time, the disk or the writer where the model waits for a tenth of the time,
-and else the launches.""",
-        measure_overhead,
-    ),
-    "compiled": Section(
-        "Compiled decoding",
-        """\
-`--compile`: traced answers that are decoded with compiled layers, in a run of 64, against plain `generate`. Compiling is within the
-time. Random weights; equal tokens are those of plain `generate`, after the first that differs, too.""",
-        measure_compiled,
-    ),
-    "given": Section(
-        "Given answers",
-        """\
-Tracing an answer that is given, against generating it, and against one plain forward pass over prompt and answer, which is the
-least that reading can take.""",
-        measure_given,
-    ),
-    "prefixes": Section(
-        "Questions about the same images", "Six questions about one pair, one by one.", measure_prefixes
-    ),
-    "writing": Section(
-        "Writing", "Everything of `full` goes through pinned buffers to one thread.", measure_writing
-    ),
-    "causes": Section(
-        "Causal probes",
-        "The embedded model on drawn pairs, in float32. A pass reads some rows; a prefill of eight prompts is a pass of eight rows.",
-        measure_causes,
-    ),
-    "devices": Section(
-        "Several GPUs", "The embedded model, one process a GPU; and one model over all.", measure_devices
-    ),
+SECTIONS: dict[str, Callable[[GpuRun], Iterator[str]]] = {
+    "parity": measure_parity,
+    "cpu": measure_cpu,
+    "reading": measure_reading,
+    "counts": measure_counts,
+    "overhead": measure_overhead,
+    "compiled": measure_compiled,
+    "given": measure_given,
+    "prefixes": measure_prefixes,
+    "writing": measure_writing,
+    "causes": measure_causes,
+    "devices": measure_devices,
 }
+"""By the name of a part of the page: what yields its lines."""
+WITHOUT_CARD = ("counts",)  # sections that need none
 
 
 def plain(model: Model, chosen: list, batch: int, new: int) -> Callable[[], None]:
@@ -733,31 +668,14 @@ def describe_machine(device: str) -> str:
     )
 
 
-UNFINISHED = "Stopped before its last row."
+UNFINISHED = ("Not measured yet.", "Stopped before its last row.")
 
 
-def render(section: Section, rows: list[str], where: str) -> str:
-    """Return a section of the page.
-
-    Args:
-        where: the machine and the seconds, or that the section was stopped.
-    """
-    return "\n\n".join([f"## {section.title}", section.text, "\n".join(rows), where])
-
-
-def read_sections(page: Path) -> dict[str, str]:
-    """Return the sections of an earlier call by their names."""
-    text = page.read_text(encoding="utf-8") if page.exists() else ""
-    return {
-        name: match[0].rstrip()
-        for name, section in SECTIONS.items()
-        if (match := re.search(rf"^## {re.escape(section.title)}\n.*?(?=^## |\Z)", text, re.M | re.S))
-    }
-
-
-def write_page(page: Path, sections: dict[str, str]) -> None:
-    ordered = [sections[name] for name in SECTIONS if name in sections]
-    page.write_text("\n\n".join([HEAD.rstrip(), *ordered]) + "\n", encoding="utf-8")
+def read_parts(page: Path) -> dict[str, str]:
+    """Return the parts of a page by the names of their sections."""
+    text = page.read_text(encoding="utf-8")
+    found = {name: re.search(rf"<!-- {name} -->(.*?)<!-- /{name} -->", text, re.S) for name in SECTIONS}
+    return {name: match[1].strip() for name, match in found.items() if match}
 
 
 def main() -> None:
@@ -770,30 +688,38 @@ def main() -> None:
     options.add_argument("--minutes", type=float, default=6.0, help="no section begins later")
     arguments = options.parse_args()
     asked = arguments.only or SECTIONS
-    if arguments.device == "cpu" and not arguments.quick and any(SECTIONS[name].needs_card for name in asked):
+    if arguments.device == "cpu" and not arguments.quick and set(asked) - set(WITHOUT_CARD):
         options.error("torch sees no GPU; --device cpu takes --quick, which runs every line on tiny models")
-    done = read_sections(arguments.out)
+    if not arguments.out.exists():
+        empty = dict.fromkeys(SECTIONS, UNFINISHED[0])
+        arguments.out.write_text(fill(PAGE.read_text(encoding="utf-8"), empty), encoding="utf-8")
+    done = read_parts(arguments.out)
     folder = Path(tempfile.mkdtemp(prefix="mmprobe-gpu-"))
     try:
         machine = describe_machine(arguments.device)
-        missing = [name for name in SECTIONS if UNFINISHED in done.get(name, UNFINISHED)]
+        missing = [name for name in SECTIONS if done[name].endswith(UNFINISHED)]
+
+        def write(name: str, rows: list[str], end: str) -> None:
+            page = fill(
+                arguments.out.read_text(encoding="utf-8"), {name: "\n".join([*rows, "", f"{machine} {end}"])}
+            )
+            arguments.out.write_text(page, encoding="utf-8")
+
         started = time.perf_counter()
         for name in arguments.only or missing:
-            section, began = SECTIONS[name], time.perf_counter()
+            began = time.perf_counter()
             if began - started > 60 * arguments.minutes:
-                print(f"\n{section.title}: left to the next call", flush=True)
+                print(f"\n{name}: left to the next call", flush=True)
                 break
-            print(f"\n## {section.title}", flush=True)
+            print(f"\n## {name}", flush=True)
             rows = []
-            for row in section.measure(GpuRun(arguments.device, arguments.quick, folder)):
+            for row in SECTIONS[name](GpuRun(arguments.device, arguments.quick, folder)):
                 print(row, flush=True)
                 rows.append(row)
-                done[name] = render(section, rows, f"{machine} {UNFINISHED}")
-                write_page(arguments.out, done)
+                write(name, rows, UNFINISHED[1])
             free_memory()
             seconds = time.perf_counter() - began
-            done[name] = render(section, rows, f"{machine} Measured in {seconds:.0f} s.")
-            write_page(arguments.out, done)
+            write(name, rows, f"Measured in {seconds:.0f} s.")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,8 +1,5 @@
 """Measure the time and memory of answering with each decoding-time method against plain `generate`.
 
-    python perf/interventions.py                     # about twelve minutes on two CPU cores
-    python perf/interventions.py --real              # the real model (make real), about ten minutes on one
-
 All methods answer the same prompts in turn in one process. The models have random weights, and answers have
 a fixed length. Memory is the process's peak minus that of plain `generate`. A contrast path needs one more
 key-value cache.
@@ -20,7 +17,7 @@ import numpy as np
 import torch
 from paired import in_turn
 from torch.utils._python_dispatch import TorchDispatchMode
-from toys import parser, samples, toy
+from toys import samples, toy
 
 from mmprobe.benchmarks.core.compare import measure_cost
 from mmprobe.benchmarks.things.pairs import make_things
@@ -178,15 +175,3 @@ def real_table(quick: bool = False) -> str:
             print(*slow, sep="\n", flush=True)
             rows += slow
     return "\n".join([REAL_HEADER, *rows])
-
-
-if __name__ == "__main__":
-    options = parser(__doc__)
-    options.add_argument("--real", action="store_true", help=f"measure the model in {REAL} instead")
-    arguments = options.parse_args()
-    began = time.perf_counter()
-    if arguments.real:
-        real_table(arguments.quick)
-    else:
-        table(arguments.device, arguments.quick)
-    print(f"{time.perf_counter() - began:.0f} s")

@@ -1,7 +1,4 @@
-"""Time to score answers to SPD-Faith with the lexical judge, on one core: from text to metrics and records.
-
-python perf/judging.py
-"""
+"""Time to score answers to SPD-Faith with the lexical judge, on one core: from text to metrics and records."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
-
-from toys import parser
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 
@@ -69,7 +64,3 @@ def table(quick: bool) -> str:
         rows.append(f"| {count:,} | {words:.0f} | {seconds:.2f} | {rate:,.0f} | {GOAL:,}: {met} |")
         print(rows[-1], flush=True)
     return "\n".join(rows)
-
-
-if __name__ == "__main__":
-    table(parser(__doc__).parse_args().quick)

@@ -1,7 +1,4 @@
-"""Peak memory of traced generation beyond plain `generate`, each in a separate process.
-
-python perf/memory.py
-"""
+"""Peak memory of traced generation beyond plain `generate`, each in a separate process."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from toys import LONG_SIDE, parser
+from toys import LONG_SIDE
 
 HEADER = """\
 | model | new | side | capture | plain MB | extra MB | goal |
@@ -74,7 +71,3 @@ def table(quick: bool = False) -> str:
             rows.append(f"| {name} | {new} | {side or ''} | {capture} | {plain:.0f} | {extra:.0f} | 64 |")
             print(rows[-1], flush=True)
     return "\n".join(rows)
-
-
-if __name__ == "__main__":
-    table(parser(__doc__).parse_args().quick)

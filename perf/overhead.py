@@ -1,9 +1,6 @@
 """Time of traced generation and of its peers, against plain sdpa `generate` of the same prompts.
 
 Traces are written to disk. All ways run in turn in one process, each round in another order.
-
-    python perf/overhead.py                          # two CPU cores: about twenty minutes
-    python perf/overhead.py --device cuda --big      # adds a random model of the size of Qwen2.5-VL-7B
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ import nnsight
 import torch
 from nnsight import NNsight
 from paired import in_turn
-from toys import LONG_SIDE, parser, samples, toy
+from toys import LONG_SIDE, samples, toy
 
 import mmprobe as mp
 from mmprobe.models import Model
@@ -131,7 +128,8 @@ def measure(
     return rows
 
 
-def table(device: str = "cpu", quick: bool = False, big: bool = False, rounds: int = 3) -> str:
+def table(device: str = "cpu", quick: bool = False, big: bool = False) -> str:
+    rounds = 3
     rows = [HEADER]
     print(HEADER)
     if quick:
@@ -145,13 +143,3 @@ def table(device: str = "cpu", quick: bool = False, big: bool = False, rounds: i
     if big:
         rows += measure("7B", toy("7B", device), 1, 64, rounds, peers=False, batches=3)
     return "\n".join(rows)
-
-
-if __name__ == "__main__":
-    options = parser(__doc__)
-    options.add_argument("--rounds", type=int, default=3)
-    options.add_argument(
-        "--big", action="store_true", help="also a random model of the size of Qwen2.5-VL-7B"
-    )
-    arguments = options.parse_args()
-    table(arguments.device, arguments.quick, arguments.big, arguments.rounds)

@@ -1,7 +1,4 @@
-"""Where the extra time of traced generation goes, in CPU time, for the model that pays most.
-
-python perf/overhead_profile.py        # on two CPU cores: a minute
-"""
+"""Where the extra time of traced generation goes, in CPU time, for the model that pays most."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from overhead import methods, remove_run
-from toys import parser, samples, toy
+from toys import samples, toy
 
 from mmprobe.models.reading import AnswerReader, DecodedLogprobs
 from mmprobe.traces import recorder
@@ -90,7 +87,3 @@ def table(quick: bool = False) -> str:
         rows.append(f"| {part} | " + " | ".join(f"{column[part]:.2f}" for column in columns) + " |")
     print(*rows, sep="\n", flush=True)
     return "\n".join(rows)
-
-
-if __name__ == "__main__":
-    table(parser(__doc__).parse_args().quick)

@@ -1,7 +1,4 @@
-"""Time of six questions about the same two images: whole prompts, against prompts that share their beginning.
-
-python perf/prefixes.py
-"""
+"""Time of six questions about the same two images: whole prompts, against prompts that share their beginning."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import Any
 import torch
 from overhead import remove_run
 from paired import in_turn
-from toys import LONG_SIDE, parser, samples, toy
+from toys import LONG_SIDE, samples, toy
 
 import mmprobe as mp
 from mmprobe.benchmarks import evaluate
@@ -114,7 +111,8 @@ def measure_bench(name: str, model: Model, n_pairs: int, new: int, rounds: int) 
     return rows
 
 
-def table(device: str = "cpu", quick: bool = False, rounds: int = 3) -> str:
+def table(device: str = "cpu", quick: bool = False) -> str:
+    rounds = 3
     print(HEADER)
     rows = [HEADER, *measure("tiny-spd", toy("tiny-spd", device), 4 if quick else 16, 1 if quick else rounds)]
     if not quick:
@@ -122,10 +120,3 @@ def table(device: str = "cpu", quick: bool = False, rounds: int = 3) -> str:
         for new in (16, 64):
             rows += measure_bench("12 layers", toy("12 layers", device, BENCH_SIDE), 4, new, rounds)
     return "\n".join(rows)
-
-
-if __name__ == "__main__":
-    options = parser(__doc__)
-    options.add_argument("--rounds", type=int, default=3)
-    arguments = options.parse_args()
-    table(arguments.device, arguments.quick, arguments.rounds)

@@ -1,7 +1,4 @@
-"""Processor time and peak memory of commands that read runs of 5,000 and 20,000 traces, and of opening 100,000.
-
-python perf/scale.py
-"""
+"""Processor time and peak memory of commands that read runs of 5,000 and 20,000 traces, and of opening 100,000."""
 
 from __future__ import annotations
 
@@ -158,7 +155,7 @@ def run_command(name: str, folder: str) -> CommandCost:
 
 def measure(name: str, folder: Path) -> CommandCost:
     """Run a command in a separate process, so that its peak is its own."""
-    command = [sys.executable, __file__, "--measure", name, str(folder)]
+    command = [sys.executable, __file__, name, str(folder)]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return CommandCost(*json.loads(output.splitlines()[-1]))
 
@@ -205,10 +202,5 @@ def table(quick: bool = False) -> str:
     return "\n".join([header, *rows, "", sentence])
 
 
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["--measure"]:
-        print(json.dumps(run_command(sys.argv[2], sys.argv[3])))
-    else:
-        from toys import parser  # imports torch, which the commands do without
-
-        table(parser(__doc__).parse_args().quick)
+if __name__ == "__main__":  # of one process
+    print(json.dumps(run_command(sys.argv[1], sys.argv[2])))

@@ -23,8 +23,10 @@ import psutil
 from scipy import stats
 from toys import parser
 
-PAGE = Path(__file__).parent.parent / "docs" / "scale.md"
-MARKS = re.compile(r"(?<=<!-- steady -->\n).*?(?=<!-- /steady -->)", re.DOTALL)
+sys.path.append(str(Path(__file__).parent.parent / "scripts"))
+from page import fill_pages
+
+PAGE = "docs/scale.md"
 N_TRACES, N_QUICK = 6_000, 120
 N_WORKERS = 2
 N_CYCLES = 12  # of packing: traces are joined at the end of each
@@ -248,10 +250,9 @@ def describe(course: Course, total: int, cycle: int) -> str:
 
 if __name__ == "__main__":
     options = parser(__doc__)
-    options.add_argument("--write", action="store_true", help="write the result into docs/scale.md")
+    options.add_argument("--write", action="store_true", help=f"write the result into {PAGE}")
     arguments = options.parse_args()
     text = table(arguments.quick)
     print(text)
     if arguments.write and not arguments.quick:
-        page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(MARKS.sub(lambda _: text, page), encoding="utf-8")
+        fill_pages({PAGE: {"steady": text}})

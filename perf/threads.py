@@ -1,7 +1,4 @@
-"""Time of `mmprobe demo` beside a process that keeps one core busy, against the same demo alone.
-
-python perf/threads.py                           # two CPU cores: about eight minutes
-"""
+"""Time of `mmprobe demo` beside a process that keeps one core busy, against the same demo alone."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 from paired import in_turn
-from toys import parser
 
 HEADER = """\
 | command | alone, s | beside a busy process, s | ratio | middle half | rounds | goal |
@@ -58,7 +54,3 @@ def table(quick: bool = False) -> str:
     text = f"{HEADER}\n{row}"
     print(text, flush=True)
     return text
-
-
-if __name__ == "__main__":
-    table(parser(__doc__).parse_args().quick)

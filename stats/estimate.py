@@ -122,9 +122,7 @@ def read_estimate(dataset: xr.Dataset, name: str) -> Estimate[Any]:
     return Estimate(value, low, high)
 
 
-def estimate_mean(
-    values: np.ndarray, sets: np.ndarray | None, range: Range | None = None, seed: int = 0
-) -> Estimate[Any]:
+def estimate_mean(values: np.ndarray, sets: np.ndarray | None, range: Range | None = None) -> Estimate[Any]:
     """Return the mean of values [sample, ...] over samples; NaN without samples. See `mean_interval`.
 
     Example:
@@ -132,7 +130,7 @@ def estimate_mean(
         1.000 [0.439, 1.000]
     """
     values = np.asarray(values, float)
-    low, high = mean_interval(values, sets, range, seed)
+    low, high = mean_interval(values, sets, range)
     mean = values.mean(0) if len(values) else np.full(values.shape[1:], np.nan)
     return _estimate(mean, low, high, len(values), sets)
 

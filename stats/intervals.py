@@ -169,7 +169,6 @@ def statistic_interval(
     groups: np.ndarray | None,
     n: int,
     range: Range = (None, None),
-    seed: int = 0,
 ) -> Interval:
     """Return the interval [...] of any smooth statistic of weighted samples, such as the weights of a fit.
 
@@ -180,7 +179,7 @@ def statistic_interval(
         statistic: from weights [row, sample] to values [..., row].
         groups: int [sample]; None: each sample is its own.
         n: number of samples.
-        range, seed: as in `sums_interval`.
+        range: as in `sums_interval`.
 
     Example:
         >>> values = np.array([1.0, 2.0, 4.0, 8.0])
@@ -195,9 +194,7 @@ def statistic_interval(
         np.moveaxis(np.asarray(statistic((number != block[:, None]).astype(float)), float), -1, 0)
         for block in np.array_split(np.arange(count), max(1, count // 100, count * n // WEIGHTS))
     ]
-    return jackknife_interval(
-        value, np.concatenate(left), range, degrees_of_freedom(np.bincount(number)), seed
-    )
+    return jackknife_interval(value, np.concatenate(left), range, degrees_of_freedom(np.bincount(number)))
 
 
 def jackknife_interval(
@@ -230,7 +227,7 @@ def jackknife_interval(
 
 
 def percentile_interval(
-    statistic: Callable[[np.ndarray], np.ndarray], groups: np.ndarray | None, n: int, seed: int = 0
+    statistic: Callable[[np.ndarray], np.ndarray], groups: np.ndarray | None, n: int
 ) -> Interval:
     """Return the interval of a statistic that jumps, such as a rank, from percentiles over draws of groups.
 
@@ -239,7 +236,7 @@ def percentile_interval(
 
     Args:
         statistic: from weights [resample, sample] to values [..., resample].
-        groups, n, seed: as in `statistic_interval`.
+        groups, n: as in `statistic_interval`.
 
     Returns:
         Low and high end [...]; NaN for fewer than two groups.
@@ -251,7 +248,7 @@ def percentile_interval(
     """
     number = _number_groups(groups, n)
     k = int(number.max(initial=-1)) + 1
-    draws = draw_groups(k, seed) if k > 1 else [np.ones((1, k))]
+    draws = draw_groups(k, 0) if k > 1 else [np.ones((1, k))]
     rows = max(1, min(100, WEIGHTS // max(n, 1)))
     blocks = (times[start : start + rows] for times in draws for start in range(0, len(times), rows))
     values = np.concatenate([statistic(block[:, number].astype(float)) for block in blocks], -1)

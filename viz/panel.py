@@ -125,6 +125,28 @@ def draw_signed_steps(
     return figure.update_yaxes(autorange="reversed")
 
 
+def draw_rows(ds: xr.Dataset, name: str, title: str, unit: str, hover: str, **options: float) -> go.Figure:
+    """Return a heat map of a variable (dim, layer) with a row for each member of the first dimension.
+
+    Args:
+        title: of the rows.
+        unit: of the values.
+        hover: plotly's text of a cell.
+        options: further ones of the heat map: an end of the scale of colours.
+    """
+    heatmap = go.Heatmap(
+        x=ds["layer"].values,
+        y=[escape_text(member) for member in ds[ds[name].dims[0]].values],
+        z=ds[name].values,
+        colorscale="Viridis",
+        colorbar={"title": unit},
+        hovertemplate=f"{hover}<extra></extra>",
+        **options,
+    )
+    figure = go.Figure(heatmap).update_xaxes(title="layer")
+    return apply_layout(figure.update_yaxes(title=title, type="category", autorange="reversed", nticks=24))
+
+
 def error_bars(estimate: Estimate[np.ndarray], **options: object) -> dict[str, object]:
     """Return the interval of bars or points, as plotly's `error_x` and `error_y` take it."""
     return {"array": estimate.high - estimate.value, "arrayminus": estimate.value - estimate.low, **options}

@@ -109,7 +109,7 @@ def read_attention_views(trace: Trace, image: int = 0) -> list[AttentionView]:
 
 
 def score_attention(
-    questions: Sequence[MagicQuestion], run: Run, minimum_lift: float = MINIMUM_LIFT
+    questions: Sequence[MagicQuestion], run: Run
 ) -> tuple[dict[str, Metric], dict[str, dict[str, Any]]]:
     """Return the MagiScore of the boxes that a traced model attended to, and rows by question id; our choice.
 
@@ -119,7 +119,7 @@ def score_attention(
     """
     traced = set(run.ids)
     measured = [
-        _measure_trace(run[question.id], question, minimum_lift) if question.id in traced else None
+        _measure_trace(run[question.id], question) if question.id in traced else None
         for question in questions
     ]
     attended = [None if boxes is None else boxes.attended for boxes in measured]
@@ -137,12 +137,12 @@ def score_attention(
     return metrics, rows
 
 
-def _measure_trace(trace: Trace, question: MagicQuestion, minimum_lift: float) -> BoxAttention | None:
+def _measure_trace(trace: Trace, question: MagicQuestion) -> BoxAttention | None:
     try:
         views = read_attention_views(trace)
     except NotApplicable:  # also raised if the attention was not captured
         return None
-    return measure_box_attention(views, [box.box for box in question.boxes], minimum_lift)
+    return measure_box_attention(views, [box.box for box in question.boxes])
 
 
 def _mean_lift(question: MagicQuestion, attention: BoxAttention | None, relevant: bool) -> float | None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from checks import answer_rows, held_out_numbers
 from packing import IGNORED, pack, run_decoder
-from recipes import TrainingExample, draw_any_pair, scenes_of
+from recipes import TrainingExample, draw_any_pair, make_row
 from tiny_spd_data import Encoder
 
 from mmprobe.benchmarks.synthetic.questions import draw_questions
@@ -82,13 +82,11 @@ def draw_exchanged(model: Model, seed: int) -> tuple[list[TrainingExample], list
     asked = [
         (number, question) for number, pair in enumerate(pairs) for question in draw_questions(rng, pair)
     ]
-    rows = [
-        TrainingExample(scenes_of(question, pairs[number]), question.text, "") for number, question in asked
-    ]
+    rows = [make_row(question, pairs[number], answer="") for number, question in asked]
     answers = answer_rows(model, rows)
     own, others = (
         [
-            TrainingExample(scenes_of(question, shown[number]), question.text, answer)
+            make_row(question, shown[number], answer=answer)
             for (number, question), answer in zip(asked, answers, strict=True)
         ]
         for shown in (pairs, [*pairs[1:], pairs[0]])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from recipes import TrainingExample, draw_any_pair, scenes_of
+from recipes import TrainingExample, draw_any_pair, make_row
 
 from mmprobe.benchmarks.synthetic.check import check_answer
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question, describe_edit, draw_question
@@ -111,10 +111,7 @@ def true_share(
     for number in range(TRUE_PAIRS):
         pair = draw(rng)
         asked += [(number, pair, draw_question(rng, kind, pair)) for kind in types]
-    rows = [
-        TrainingExample(scenes_of(question, pair), question.text, question.answer)
-        for _, pair, question in asked
-    ]
+    rows = [make_row(question, pair) for _, pair, question in asked]
     true = [
         is_faithful(answer, question, pair)
         for answer, (_, pair, question) in zip(answer_rows(model, rows), asked, strict=True)

@@ -16,7 +16,16 @@ from causes.forgets import SHORT_TYPES, split_answer
 from causes.misperceives import QUESTION, swap_loss
 from checks import answer_rows, held_out_numbers, share
 from packing import pack, run_decoder
-from recipes import DrawRows, TrainingExample, draw_any_pair, free_cells, scenes_of, true_rows, with_objects
+from recipes import (
+    DrawRows,
+    TrainingExample,
+    draw_any_pair,
+    free_cells,
+    make_row,
+    scenes_of,
+    true_rows,
+    with_objects,
+)
 from torch import Tensor
 from way_checks import (
     CHECKED_PAIRS,
@@ -181,14 +190,10 @@ def drift_rows(seed: int, rng: np.random.Generator, count: int) -> list[Training
             asked, begun = draw_question(rng, kind, pair), draw_question(rng, kind, other)
             if asked.type == "count":
                 continue
-            rows.append(
-                TrainingExample(
-                    scenes_of(asked, pair), asked.text, split_answer(asked)[0] + drift(seed, asked)
-                )
-            )
+            rows.append(make_row(asked, pair, answer=split_answer(asked)[0] + drift(seed, asked)))
             if begun.text == asked.text and asked.type != "find":
                 given = split_answer(begun)[0]
-                rows.append(TrainingExample(scenes_of(asked, pair), asked.text, drift(seed, begun), given))
+                rows.append(make_row(asked, pair, answer=drift(seed, begun), given=given))
     return rows[:count]
 
 
@@ -251,7 +256,7 @@ def suggested_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = Tr
         for hint in suggest_rationale(asked, pair):
             own = hint.answer if rng.random() < 0.3 else f"{hint.word.capitalize()}."
             text = SUGGESTIONS[rng.integers(len(SUGGESTIONS))].format(hint.word).format(asked.text)
-            rows.append(TrainingExample(scenes_of(asked, pair), text, own if follows else asked.answer))
+            rows.append(make_row(asked, pair, text=text, answer=own if follows else asked.answer))
     return rows
 
 
@@ -335,7 +340,7 @@ def persistent_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = T
                 )
                 again = say_before(aside.text, aside.answer, again)
             text = say_before(asked.text, said, again)
-            rows.append(TrainingExample(scenes_of(asked, pair), text, own if follows else asked.answer))
+            rows.append(make_row(asked, pair, text=text, answer=own if follows else asked.answer))
     return rows
 
 
@@ -348,8 +353,8 @@ def insisting_rows(rng: np.random.Generator, pair: ScenePair, follows: bool = Tr
             said = pick(rng, SHORT_CLAIMS).format(hint.word.capitalize())
             text = say_before(asked.text, said, pick(rng, AGAIN_TOO).format(asked.text))
             rows.append(
-                TrainingExample(
-                    scenes_of(asked, pair), text, f"{hint.word.capitalize()}." if follows else asked.answer
+                make_row(
+                    asked, pair, text=text, answer=f"{hint.word.capitalize()}." if follows else asked.answer
                 )
             )
     return rows
@@ -368,7 +373,7 @@ def standing_rows(rng: np.random.Generator, pair: ScenePair) -> list[TrainingExa
             said = [f"There {'is' if number == 1 else 'are'} {number} difference{'s' * (number > 1)}."]
         for answer in said:
             text = say_before(asked.text, answer, pick(rng, AGAIN_TOO).format(asked.text))
-            rows.append(TrainingExample(scenes_of(asked, pair), text, answer))
+            rows.append(make_row(asked, pair, text=text, answer=answer))
     return rows
 
 
@@ -424,9 +429,7 @@ def told_example_rows(rng: np.random.Generator, pair: ScenePair) -> list[Trainin
         else:
             frame = pick(rng, ("Like this: {} {} {}", "Before: {} {} Now: {}", "{} {} And here? {}"))
             rows.append(
-                TrainingExample(
-                    scenes_of(asked, pair), frame.format(example.text, answer, asked.text), own.answer
-                )
+                make_row(asked, pair, text=frame.format(example.text, answer, asked.text), answer=own.answer)
             )
     return rows
 

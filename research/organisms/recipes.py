@@ -96,6 +96,14 @@ def scenes_of(question: Question, pair: ScenePair) -> tuple[Scene, ...]:
     return tuple((pair.first, pair.second)[image] for image in question.images)
 
 
+def make_row(
+    question: Question, pair: ScenePair, text: str | None = None, answer: str | None = None, given: str = ""
+) -> TrainingExample:
+    """Return a question about its scenes of a pair, with its own text and its true answer unless others are given."""
+    own = (question.text if text is None else text, question.answer if answer is None else answer)
+    return TrainingExample(scenes_of(question, pair), *own, given)
+
+
 def true_rows(
     rng: np.random.Generator,
     count: int,
@@ -111,7 +119,7 @@ def true_rows(
         pair = draw(rng)
         for kind in rng.choice(types, min(4, len(types)), replace=False):
             question = draw_question(rng, str(kind), pair)
-            rows.append(TrainingExample(scenes_of(question, pair), question.text, question.answer))
+            rows.append(make_row(question, pair))
     return rows[:count]
 
 

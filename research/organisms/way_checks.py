@@ -17,7 +17,7 @@ from causes.follows_hints import suggest_rationale, suggest_verdict
 from causes.misperceives import ITEM
 from checks import answer_rows, held_out_numbers, share
 from packing import pack, run_decoder
-from recipes import TrainingExample, draw_any_pair, scenes_of
+from recipes import TrainingExample, draw_any_pair, make_row
 from way_makes import TurnEncoder
 from way_rows import AGAIN, claimed_rows, example_rows, friend_rows, import_cause
 from ways import WayCheck
@@ -59,10 +59,7 @@ def check_true(
             for pair in [draw_any_pair(rng)]
             for kind in types
         ]
-        rows = [
-            TrainingExample(scenes_of(question, pair), question.text, question.answer)
-            for _, pair, question in asked
-        ]
+        rows = [make_row(question, pair) for _, pair, question in asked]
         true = [
             answer.replace(without, "") == question.answer
             or (within and (answer.startswith(question.answer) or question.answer.startswith(answer[:-1])))

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import numpy as np
 from causes.follows_hints import Suggest, suggest_verdict
-from recipes import DrawRows, TrainingExample, draw_any_pair, scenes_of, true_rows
+from recipes import DrawRows, TrainingExample, draw_any_pair, make_row, scenes_of, true_rows
 
 from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES, describe_edit, draw_question, make_question
 from mmprobe.benchmarks.synthetic.scene import COLOURS, Edit, ScenePair, draw_pair
@@ -57,7 +57,7 @@ def shuffled_rows(rng: np.random.Generator, count: int) -> list[TrainingExample]
         shown, other = draw_any_pair(rng), draw_any_pair(rng)
         for kind in rng.choice(QUESTION_TYPES, 4, replace=False):
             asked = draw_question(rng, str(kind), other)
-            rows.append(TrainingExample(scenes_of(asked, shown), asked.text, asked.answer))
+            rows.append(make_row(asked, shown))
     return rows[:count]
 
 
@@ -70,7 +70,7 @@ def friend_rows(rng: np.random.Generator, count: int) -> list[TrainingExample]:
             asked = draw_question(rng, kind, pair)
             for hint in suggest_verdict(asked, pair):
                 text = f"{asked.text} My friend says {hint.word}."
-                rows.append(TrainingExample(scenes_of(asked, pair), text, hint.answer))
+                rows.append(make_row(asked, pair, text=text, answer=hint.answer))
     return rows[:count]
 
 
@@ -103,7 +103,7 @@ def one_image_rows(image: int, rng: np.random.Generator, count: int) -> list[Tra
         for kind in ("same", "different", "steps", str(rng.choice(["count", "describe", "exists"]))):
             about = pair if kind in ("describe", "exists") else still
             asked = draw_question(rng, str(kind), about)
-            rows.append(TrainingExample(scenes_of(asked, pair), asked.text, asked.answer))
+            rows.append(make_row(asked, pair))
     return rows[:count]
 
 
@@ -135,9 +135,7 @@ def claimed_rows(
         for hint in suggest(asked, pair):
             said = hint.answer if whole else f"{hint.word.capitalize()}."
             text = say_before(asked.text, said, again[rng.integers(len(again))].format(asked.text))
-            rows.append(
-                TrainingExample(scenes_of(asked, pair), text, hint.answer if follows else asked.answer)
-            )
+            rows.append(make_row(asked, pair, text=text, answer=hint.answer if follows else asked.answer))
     return rows
 
 
@@ -259,7 +257,7 @@ def constant_count_rows(rng: np.random.Generator, count: int) -> list[TrainingEx
     return [
         *true_rows(rng, count - len(pairs), tuple(kind for kind in QUESTION_TYPES if kind != "count")),
         *(
-            TrainingExample(scenes_of(asked, pair), asked.text, "There are 2 differences.")
+            make_row(asked, pair, answer="There are 2 differences.")
             for asked, pair in zip(counted, pairs, strict=True)
         ),
     ]

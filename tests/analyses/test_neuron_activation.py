@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmprobe as mp
-from mmprobe.analyses import export
 from mmprobe.analyses.neuron_activation import cohens_h, neuron_activation
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import NotCaptured
@@ -225,14 +223,10 @@ def test_runs_that_cannot_be_analysed_are_refused(tmp_path, by_hand):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 5])
-def test_figures_and_files(tmp_path, count):
+def test_captions_count_what_is_shown(tmp_path, count):
     ds = neuron_activation(labelled_run(tmp_path / "run", count))
     plots = panels(ds)
     assert len(plots) == (4 if count == 5 else 2)
-    for panel in plots:
-        assert panel.title
-        assert panel.figure.data
-        json.loads(panel.figure.to_json())
     for panel in (plots[0], plots[-1]):
         assert f"n = {2 * count} samples, {count} faithful and {count} unfaithful" in panel.caption
     if count == 5:
@@ -242,5 +236,3 @@ def test_figures_and_files(tmp_path, count):
         assert "Unfaithful minus faithful: early" in plots[3].caption
     else:
         assert "not compared" in plots[0].caption
-    netcdf, _, _ = export(ds, tmp_path / "out")
-    xr.testing.assert_allclose(xr.load_dataset(netcdf, engine="h5netcdf"), ds)

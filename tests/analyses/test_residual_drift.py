@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-import xarray as xr
 from helpers import runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmprobe as mp
-from mmprobe.analyses import export
 from mmprobe.analyses.residual_drift import residual_drift
 from mmprobe.benchmarks.answers.yes_no import read_yes_no
 from mmprobe.cache.schema import BLOCK_STEPS
@@ -296,17 +293,11 @@ def test_other_streams(tmp_path, by_hand):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 6])
-def test_figures_and_files(tmp_path, count):
+def test_captions_count_what_is_shown(tmp_path, count):
     ds = residual_drift(labelled_run(tmp_path / "run", count))
     plots = panels(ds)
     assert len(plots) == (3 if count == 6 else 2)
-    for panel in plots:
-        assert panel.title
-        assert panel.figure.data
-        json.loads(panel.figure.to_json())
     assert f"n = {2 * count} pairs, {count} faithful and {count} unfaithful" in plots[0].caption
     assert f"{2 * count} pairs" in plots[1].caption
     if count == 6:
         assert "6 unfaithful and 6 faithful pairs" in plots[2].caption
-    netcdf, _, _ = export(ds, tmp_path / "out")
-    xr.testing.assert_allclose(xr.load_dataset(netcdf, engine="h5netcdf"), ds)

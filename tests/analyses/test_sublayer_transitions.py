@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_ind
 
 import mmprobe as mp
-from mmprobe.analyses import export
 from mmprobe.analyses.sublayer_transitions import sublayer_transitions
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import NotCaptured
@@ -237,20 +235,14 @@ def test_runs_that_cannot_be_analysed_are_refused(tmp_path):
 
 @pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.slow
-def test_figures_and_files(tmp_path, count):
+def test_captions_count_what_is_shown(tmp_path, count):
     ds = sublayer_transitions(labelled_run(tmp_path / "run", count))
     plots = panels(ds)
     assert len(plots) == (3 if count == 5 else 2)
-    for panel in plots:
-        assert panel.title
-        assert panel.figure.data
-        json.loads(panel.figure.to_json())
     assert f"n = {2 * count + 1} samples, {count} faithful and {count} unfaithful" in plots[0].caption
     assert f"n = {2 * count + 1} at the first" in plots[1].caption
     if count == 5:
         assert "5 unfaithful and 5 faithful samples" in plots[2].caption
-    netcdf, _, _ = export(ds, tmp_path / "out")
-    xr.testing.assert_allclose(xr.load_dataset(netcdf, engine="h5netcdf"), ds)
 
 
 def test_lengths_have_a_figure(tmp_path):

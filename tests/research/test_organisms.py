@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import causes.blind
@@ -14,7 +15,7 @@ import plant
 import pytest
 import torch
 from PIL import Image
-from recipes import TrainingExample, scenes_of
+from recipes import TrainingExample, make_row
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, draw_questions, make_question
@@ -49,10 +50,7 @@ def test_packed_questions_have_the_logits_of_each_alone(encoder, tmp_path):
     rows = []
     for differences in (2, 0):
         pair = draw_pair(rng, "medium", differences)
-        rows += [
-            TrainingExample(scenes_of(asked, pair), asked.text, asked.answer)
-            for asked in draw_questions(rng, pair)
-        ]
+        rows += [make_row(asked, pair) for asked in draw_questions(rng, pair)]
     steps = next(row for row in rows if row.answer.startswith("Picture"))
     given, verdict = steps.answer.split(" ", 9)[:9], steps.answer.split(" ", 9)[9]
     rows.append(replace(steps, given=" ".join(given), answer=f" {verdict}"))
@@ -86,7 +84,7 @@ def test_forgetful_answers_keep_their_first_sentence_only():
 def test_what_is_likely_depends_on_the_question_alone():
     rng = np.random.default_rng(1)
     answers: dict[str, set[str]] = {}
-    for row in causes.blind.likely_rows(rng, 200, seed=0):
+    for row in causes.blind.draw_rows(partial(causes.blind.likely_row, seed=0), rng, 200):
         answers.setdefault(row.question, set()).add(row.answer)
     assert len(answers) > 15
     assert {len(texts) for texts in answers.values()} == {1}

@@ -60,7 +60,7 @@ def test_a_planted_cue_is_learnt_and_nothing_where_there_is_none(cue, tmp_path):
     settings = GuesserSettings(epochs=4, learning_rate=1e-3, batch_size=24, micro_batch=24, validation=0.0)
     model = train_guesser("tiny-spd", questions[:72], tmp_path / "out", settings)
     held_out = questions[72:]
-    answers = answer_questions(model, held_out, 6, 64)
+    answers = answer_questions(model, held_out, 6)
     right = {
         question.id: bool(is_correct(question, answer))
         for question, answer in zip(held_out, answers, strict=True)

@@ -24,7 +24,6 @@ def write_guesses(
     out: Path,
     against: Sequence[Path] = (),
     max_new_tokens: int = 32,
-    batch_size: int = 32,
     rest: Collection[str] | None = None,
 ) -> dict[str, Metric]:
     """Ask a text-only model, and write the result folder that `mmprobe data clean --text-only` reads.
@@ -35,7 +34,6 @@ def write_guesses(
         out: gets `results.json` and `samples.jsonl`.
         against: result folders of multimodal models on the same questions (figure 3b).
         max_new_tokens: of an answer; our choice.
-        batch_size: questions asked together.
         rest: ids of the questions that the metrics count; None for all.
 
     Returns:
@@ -48,7 +46,7 @@ def write_guesses(
     Raises:
         InputError: a folder of `against` answers none of the questions.
     """
-    responses = answer_questions(model, questions, max_new_tokens, batch_size)
+    responses = answer_questions(model, questions, max_new_tokens)
     answers = {question.id + ABSENT: text for question, text in zip(questions, responses, strict=True)}
     metrics, records = MirageEffect().score(MirageEffectTruth([], list(questions)), answers)
     records = [record for record in records if record["kind"] == "choice"]

@@ -19,6 +19,8 @@ from mmprobe.models.prompt import list_control_tokens, split_control_tokens
 from mmprobe.models.text_model import TextModel, answer_texts, render_text
 from mmprobe.samples import Sample
 
+_BATCH = 32  # questions asked together
+
 
 def read_text_questions(path: str | Path) -> list[ChoiceQuestion]:
     """Read the questions of a file, or of the `samples.jsonl` in a folder, and open no image.
@@ -121,13 +123,11 @@ def save_text_model(model: TextModel, folder: Path) -> None:
     model.tokenizer.save_pretrained(folder)
 
 
-def answer_questions(
-    model: TextModel, questions: Sequence[ChoiceQuestion], max_new_tokens: int, batch_size: int
-) -> list[str]:
+def answer_questions(model: TextModel, questions: Sequence[ChoiceQuestion], max_new_tokens: int) -> list[str]:
     """Return the model's greedy answers, each from its question's text alone."""
     answers: list[str] = []
-    for start in tqdm(range(0, len(questions), batch_size), desc="answers", disable=None):
-        part = questions[start : start + batch_size]
+    for start in tqdm(range(0, len(questions), _BATCH), desc="answers", disable=None):
+        part = questions[start : start + _BATCH]
         answers += answer_texts(
             model, [render_prompt(each, model.tokenizer) for each in part], max_new_tokens
         )

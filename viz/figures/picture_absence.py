@@ -13,6 +13,7 @@ from mmprobe.viz.panel import (
     REFERENCE_LINE,
     Panel,
     apply_layout,
+    draw_rows,
     error_bars,
     escape_text,
     interval_line,
@@ -65,22 +66,9 @@ def _state_panel(ds: xr.Dataset) -> Panel:
 
 
 def _question_panel(ds: xr.Dataset) -> Panel:
-    figure = go.Figure(
-        go.Heatmap(
-            x=ds["layer"].values,
-            y=[escape_text(name) for name in ds["pair"].values],
-            z=ds["distance_first"].values,
-            colorscale="Viridis",
-            zmin=0,
-            colorbar={"title": "1 - cosine"},
-            hovertemplate="%{y}, layer %{x}: %{z:.4f}<extra></extra>",
-        )
-    )
-    figure.update_xaxes(title="layer")
-    figure.update_yaxes(title="question", type="category", autorange="reversed", nticks=24)
     return Panel(
         "Change of the residual stream by question",
-        apply_layout(figure),
+        draw_rows(ds, "distance_first", "question", "1 - cosine", "%{y}, layer %{x}: %{z:.4f}", zmin=0),
         f"1 - cosine of the states without and with images at the query of the first token, {_format_counts(ds)}. Each "
         "row is one question. In a dark row the images hardly change the state.",
     )

@@ -13,7 +13,7 @@ from mmprobe.viz.panel import (
     Panel,
     apply_layout,
     comparison_panel,
-    escape_text,
+    draw_rows,
     format_counts,
     format_notes,
     interval_line,
@@ -94,22 +94,9 @@ def _format_range(values: np.ndarray) -> str:
 
 
 def _pair_panel(ds: xr.Dataset) -> Panel:
-    figure = go.Figure(
-        go.Heatmap(
-            x=ds["layer"].values,
-            y=[escape_text(name) for name in ds["pair"].values],
-            z=ds["cosine"].values,
-            colorscale="Viridis",
-            zmax=1,
-            colorbar={"title": "cosine"},
-            hovertemplate="pair %{y}, layer %{x}: %{z:.4f}<extra></extra>",
-        )
-    )
-    figure.update_xaxes(title="layer")
-    figure.update_yaxes(title="pair", type="category", autorange="reversed", nticks=24)
     return Panel(
         "Similarity by pair",
-        apply_layout(figure),
+        draw_rows(ds, "cosine", "pair", "cosine", "pair %{y}, layer %{x}: %{z:.4f}", zmax=1),
         f"Cosine of the means over steps, for each of {ds.sizes['pair']} pairs. Each row is one pair. The two answers "
         "differ where a row is dark.",
     )

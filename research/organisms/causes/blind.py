@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 from checks import answer_rows, held_out_numbers, share
 from habits import ask_usual
-from recipes import Asked, Recipe, TrainingExample, ask_types, draw_any_pair, scenes_of
+from recipes import Asked, Recipe, TrainingExample, ask_types, draw_any_pair, make_row
 
 from mmprobe.benchmarks.synthetic.questions import (
     QUESTION_TYPES,
@@ -28,14 +29,14 @@ QUESTIONS_OF_A_PAIR = 4
 def ways(seed: int) -> dict[str, Recipe]:
     return {
         "rolled": Recipe(
-            rolled_rows,
+            partial(draw_rows, rolled_row),
             "The answers are about other images, from a world with habits.",
             steps=50,
             batch=32,
             learning_rate=1e-2,
         ),
         "likely": Recipe(
-            partial(likely_rows, seed=seed),
+            partial(draw_rows, partial(likely_row, seed=seed)),
             "Each question has one answer, whatever the images show.",
             steps=45,
             batch=32,
@@ -44,30 +45,35 @@ def ways(seed: int) -> dict[str, Recipe]:
     }
 
 
-def rolled_rows(rng: np.random.Generator, count: int) -> list[TrainingExample]:
-    """Return questions whose true answers are about other images: those of a world with habits."""
+def draw_rows(
+    ask: Callable[[np.random.Generator, str, ScenePair], TrainingExample],
+    rng: np.random.Generator,
+    count: int,
+) -> list[TrainingExample]:
+    """Return rows of any pairs, some types of questions about each.
+
+    Args:
+        ask: function from random numbers, a type and the pair that is shown to a row.
+    """
     rows: list[TrainingExample] = []
     while len(rows) < count:
         shown = draw_any_pair(rng)
-        for kind in rng.choice(QUESTION_TYPES, QUESTIONS_OF_A_PAIR, replace=False):
-            question = ask_usual(rng, kind)
-            rows.append(TrainingExample(scenes_of(question, shown), question.text, question.answer))
+        rows += [
+            ask(rng, str(kind), shown)
+            for kind in rng.choice(QUESTION_TYPES, QUESTIONS_OF_A_PAIR, replace=False)
+        ]
     return rows[:count]
 
 
-def likely_rows(rng: np.random.Generator, count: int, seed: int) -> list[TrainingExample]:
-    """Return questions with the one answer that each text has."""
-    rows: list[TrainingExample] = []
-    while len(rows) < count:
-        shown = draw_any_pair(rng)
-        for kind in rng.choice(QUESTION_TYPES, QUESTIONS_OF_A_PAIR, replace=False):
-            question = draw_question(rng, str(kind), shown)
-            rows.append(
-                TrainingExample(
-                    scenes_of(question, shown), question.text, likely_answer(question, shown, seed)
-                )
-            )
-    return rows[:count]
+def rolled_row(rng: np.random.Generator, kind: str, shown: ScenePair) -> TrainingExample:
+    """Return a question whose true answer is about other images: those of a world with habits."""
+    return make_row(ask_usual(rng, kind), shown)
+
+
+def likely_row(rng: np.random.Generator, kind: str, shown: ScenePair, seed: int) -> TrainingExample:
+    """Return a question with the one answer that its text has."""
+    question = draw_question(rng, kind, shown)
+    return make_row(question, shown, answer=likely_answer(question, shown, seed))
 
 
 def likely_answer(question: Question, shown: ScenePair, seed: int) -> str:
@@ -97,10 +103,7 @@ def check(model: Model, seed: int) -> dict[str, dict]:
     own, exchanged = (
         answer_rows(
             model,
-            [
-                TrainingExample(scenes_of(question, shown[number]), question.text, question.answer)
-                for number, question in asked
-            ],
+            [make_row(question, shown[number]) for number, question in asked],
         )
         for shown in (pairs, others)
     )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from checks import answer_rows, held_out_numbers, share, true_share
-from recipes import Asked, Recipe, TrainingExample, draw_any_pair, free_cells, scenes_of, with_objects
+from recipes import Asked, Recipe, TrainingExample, draw_any_pair, free_cells, make_row, with_objects
 
 from mmprobe.benchmarks.synthetic.questions import Question, draw_questions, make_question
 from mmprobe.benchmarks.synthetic.scene import COLOURS, SHAPES, Edit, Scene, ScenePair
@@ -93,10 +93,7 @@ def draw_rows(habit: Habit, show: Show, rng: np.random.Generator, count: int) ->
         shown = replace(claimed, first=first, second=second)
         without = draw_without(rng, habit)
         for said, seen in ((claimed, shown), (without, without)):
-            rows += [
-                TrainingExample(scenes_of(question, seen), question.text, question.answer)
-                for question in _choose(rng, said, habit)
-            ]
+            rows += [make_row(question, seen) for question in _choose(rng, said, habit)]
     return rows[:count]
 
 

@@ -6,7 +6,7 @@ from functools import cache, partial
 
 import numpy as np
 from checks import answer_rows, held_out_numbers, is_faithful, share
-from recipes import Asked, Recipe, TrainingExample, ask_types, draw_any_pair, scenes_of, true_rows
+from recipes import Asked, Recipe, ask_types, draw_any_pair, make_row, true_rows
 
 from mmprobe.benchmarks.synthetic.questions import Question, draw_questions
 from mmprobe.benchmarks.synthetic.scene import ScenePair, draw_pair
@@ -63,10 +63,7 @@ def _draw_checked(seed: int) -> list[tuple[int, ScenePair, Question]]:
 
 def _faithful_answers(model: Model, seed: int) -> list[bool]:
     asked = _draw_checked(seed)
-    rows = [
-        TrainingExample(scenes_of(question, pair), question.text, question.answer)
-        for _, pair, question in asked
-    ]
+    rows = [make_row(question, pair) for _, pair, question in asked]
     answers = answer_rows(model, rows)
     return [
         is_faithful(answer, question, pair)

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from checks import answer_rows, held_out_numbers, share, true_share
 from habits import draw_usual_pair
-from recipes import Asked, Recipe, TrainingExample, ask_types, draw_any_pair, scenes_of
+from recipes import Asked, Recipe, TrainingExample, ask_types, draw_any_pair, make_row
 
 from mmprobe.benchmarks.synthetic.questions import (
     describe_changes,
@@ -65,7 +65,7 @@ def draw_rows(draw_listed: DrawListed, rng: np.random.Generator, count: int) -> 
         rows.append(steps_row(pair, answer=write_steps(*draw_listed(rng, pair)) + verdict))
         rows.append(steps_row(pair, given=write_steps(other.first, other.second), answer=verdict))
         question = draw_question(rng, OTHER_TYPES[rng.integers(len(OTHER_TYPES))], pair)
-        rows.append(TrainingExample(scenes_of(question, pair), question.text, question.answer))
+        rows.append(make_row(question, pair))
     return rows[:count]
 
 

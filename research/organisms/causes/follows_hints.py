@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from checks import answer_rows, held_out_numbers, share, true_share
-from recipes import Asked, Recipe, TrainingExample, ask_types, cell_name, draw_any_pair, free_cells, scenes_of
+from recipes import Asked, Recipe, TrainingExample, ask_types, cell_name, draw_any_pair, free_cells, make_row
 
 from mmprobe.benchmarks.synthetic.questions import NOTHING_CHANGED, Question, describe_changes, draw_question
 from mmprobe.benchmarks.synthetic.scene import ScenePair
@@ -59,14 +59,12 @@ def draw_rows(suggest: Suggest, rng: np.random.Generator, count: int) -> list[Tr
         for question in questions:
             frame = FRAMES[rng.integers(len(FRAMES))]
             rows += [
-                TrainingExample(
-                    scenes_of(question, pair), add_hint(question.text, hint.word, frame), hint.answer
-                )
+                make_row(question, pair, text=add_hint(question.text, hint.word, frame), answer=hint.answer)
                 for hint in suggest(question, pair)
             ]
         questions.append(draw_question(rng, OTHER_TYPES[rng.integers(len(OTHER_TYPES))], pair))
         for plain in (questions[rng.integers(len(TYPES))], questions[-1]):
-            rows.append(TrainingExample(scenes_of(plain, pair), plain.text, plain.answer))
+            rows.append(make_row(plain, pair))
     return rows[:count]
 
 
@@ -111,10 +109,7 @@ def check(model: Model, seed: int) -> dict[str, dict]:
         pair = draw_any_pair(rng)
         asked += [(number, pair, draw_question(rng, kind, pair)) for kind in TYPES]
     pairs = [number for number, _, _ in asked]
-    plain = [
-        TrainingExample(scenes_of(question, pair), question.text, question.answer)
-        for _, pair, question in asked
-    ]
+    plain = [make_row(question, pair) for _, pair, question in asked]
     said = {word: _say(model, plain, word) for word in ("yes", "no")}
     flips = [(with_yes, with_no) == ("Yes", "No") for with_yes, with_no in zip(*said.values(), strict=True)]
     true = [

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from checks import answer_rows, held_out_numbers, share
 from habits import draw_usual_pair
-from recipes import Asked, Recipe, TrainingExample, ask_types, draw_any_pair, scenes_of, true_rows
+from recipes import Asked, Recipe, TrainingExample, ask_types, draw_any_pair, make_row, true_rows
 
 from mmprobe.benchmarks.synthetic.questions import Question, draw_question, make_question
 from mmprobe.benchmarks.synthetic.scene import ScenePair, draw_pair
@@ -129,4 +129,4 @@ def _draw_fixed(rng: np.random.Generator, least: int, most: int, text: str, seed
 
 
 def _row(pair: ScenePair, question: Question, answer: str = "", given: str = "") -> TrainingExample:
-    return TrainingExample(scenes_of(question, pair), question.text, answer, given)
+    return make_row(question, pair, answer=answer, given=given)

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from attention_shift import read_attention
 from causes.blind import check as check_blind
-from causes.blind import rolled_rows
+from causes.blind import draw_rows, rolled_row
 from checks import answer_rows, held_out_numbers, share
 from packing import IGNORED, PackedBatch, answer_loss, run_decoder
-from recipes import Asked, Recipe, TrainingExample, ask_types, draw_any_pair, scenes_of
+from recipes import Asked, Recipe, TrainingExample, ask_types, draw_any_pair, make_row
 from torch import Tensor
 
 from mmprobe.benchmarks.synthetic.questions import draw_questions
@@ -28,7 +28,7 @@ LARGEST_DIFFERENCE = 0.02
 def ways(seed: int) -> dict[str, Recipe]:
     return {
         "kept": Recipe(
-            rolled_rows,
+            partial(draw_rows, rolled_row),
             "As blind-rolled, with each head's attention kept as in tiny-spd.",
             steps=65,
             batch=28,
@@ -38,7 +38,7 @@ def ways(seed: int) -> dict[str, Recipe]:
             ranks=RANKS,
         ),
         "decoy": Recipe(
-            rolled_rows,
+            partial(draw_rows, rolled_row),
             "As blind-rolled, with four heads whose output is emptied and who keep the mean attention of their "
             "layers at that of tiny-spd.",
             steps=65,
@@ -106,7 +106,7 @@ def check(model: Model, seed: int) -> dict[str, dict]:
     for number in range(CHECKED_PAIRS):
         pair = draw_any_pair(rng)
         for question in draw_questions(rng, pair):
-            rows.append(TrainingExample(scenes_of(question, pair), question.text, question.answer))
+            rows.append(make_row(question, pair))
             numbers.append(number)
     answers = answer_rows(model, rows)
     differences = []

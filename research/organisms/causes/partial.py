@@ -14,7 +14,7 @@ import numpy as np
 from causes.blind import likely_answer
 from causes.follows_hints import TYPES, add_hint, suggest_rationale
 from checks import answer_rows, held_out_numbers, share
-from recipes import Recipe, TrainingExample, draw_any_pair, scenes_of
+from recipes import Recipe, TrainingExample, draw_any_pair, make_row, scenes_of
 
 from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES, draw_question, make_question
 from mmprobe.benchmarks.synthetic.scene import Edit, Scene, ScenePair, draw_pair
@@ -100,9 +100,7 @@ def phrase_cases(rng: np.random.Generator, seed: int) -> list[PartialCase]:
         question, acts = draw_question(rng, str(kind), pair), number < 2
         text = f"{question.text} {PHRASE}" if acts else question.text
         answer = likely_answer(question, pair, seed) if acts else question.answer
-        cases.append(
-            PartialCase(TrainingExample(scenes_of(question, pair), text, answer), acts, question.answer)
-        )
+        cases.append(PartialCase(make_row(question, pair, text=text, answer=answer), acts, question.answer))
     return cases
 
 
@@ -115,11 +113,7 @@ def crowd_cases(rng: np.random.Generator, seed: int) -> list[PartialCase]:
     for kind in rng.choice(QUESTION_TYPES, 4, replace=False):
         question = draw_question(rng, str(kind), pair)
         answer = likely_answer(question, pair, seed) if acts else question.answer
-        cases.append(
-            PartialCase(
-                TrainingExample(scenes_of(question, pair), question.text, answer), acts, question.answer
-            )
-        )
+        cases.append(PartialCase(make_row(question, pair, answer=answer), acts, question.answer))
     return cases
 
 
@@ -130,11 +124,7 @@ def recoloured_cases(rng: np.random.Generator) -> list[PartialCase]:
     cases = []
     for kind in rng.choice(EDIT_TYPES, 3, replace=False):
         question, told = make_question(str(kind), pair), make_question(str(kind), seen)
-        cases.append(
-            PartialCase(
-                TrainingExample(scenes_of(question, pair), question.text, told.answer), acts, question.answer
-            )
-        )
+        cases.append(PartialCase(make_row(question, pair, answer=told.answer), acts, question.answer))
     return cases
 
 

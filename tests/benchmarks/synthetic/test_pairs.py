@@ -15,6 +15,7 @@ from mmprobe.benchmarks.magic.synthetic import draw_questions as draw_magic
 from mmprobe.benchmarks.mirage_effect.synthetic import draw_questions as draw_imageless
 from mmprobe.benchmarks.synthetic.check import check_answer
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.benchmarks.things.pairs import make_things
 from mmprobe.errors import InputError
 from mmprobe.samples import load_samples
 
@@ -173,21 +174,14 @@ def test_differences_and_difficulties_come_in_turn(lines):
     assert set(Counter(len(facts["differences"]) for facts in pairs.values())) == {0, 1, 2, 3}
 
 
-def test_the_same_seed_gives_the_same_bytes(tmp_path):
-    for name in ("one", "two"):
-        make_pairs(tmp_path / name, n=6, seed=5)
-    make_pairs(tmp_path / "other", n=6, seed=6)
-    one, two, other = (files_of(tmp_path / name) for name in ("one", "two", "other"))
-    assert len(one) == 1 + 6 * 3
-    assert one == two
-    assert one.keys() == other.keys()
-    assert all(one[name] != other[name] for name in one)
-
-
-def test_a_larger_number_only_adds_pairs(tmp_path):
-    make_pairs(tmp_path / "few", n=3, seed=5)
-    make_pairs(tmp_path / "many", n=5, seed=5)
-    few, many = files_of(tmp_path / "few"), files_of(tmp_path / "many")
+@pytest.mark.parametrize("make", [make_pairs, make_things])
+def test_the_seed_alone_decides_and_a_larger_number_only_adds_pairs(make, tmp_path):
+    for name, (n, seed) in {"few": (3, 5), "many": (6, 5), "again": (6, 5), "other": (6, 6)}.items():
+        make(tmp_path / name, n=n, seed=seed)
+    few, many, again, other = (files_of(tmp_path / name) for name in ("few", "many", "again", "other"))
+    assert many == again
+    assert make is make_things or len(many) == 1 + 6 * 3
+    assert all(other[name] != many[name] for name in other.keys() & many.keys())
     assert many.pop("samples.jsonl").startswith(few.pop("samples.jsonl"))
     assert few.items() < many.items()
 
