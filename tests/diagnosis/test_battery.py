@@ -459,6 +459,14 @@ def test_places_of_annotated_things_are_read_as_the_benchmarks_read_them(questio
     assert find_unclaimed(sample, found) == ("" if expected or "Where" not in question else "place")
 
 
+def test_a_letter_is_no_unread_place():
+    sample = Sample(
+        id="a", question="Where is it?\nA. left\nB. right", metadata={"objects": [["red star B2"]]}
+    )
+    assert find_unclaimed(sample, []) == ""
+    assert find_unclaimed(sample.model_copy(update={"question": "Where is it?"}), []) == "place"
+
+
 def test_a_thing_that_moved_is_where_it_was_and_is():
     objects = [[{"name": "shoe", "place": place}] for place in ("top left", "center")]
     sample = Sample(id="a", question="What changed?", metadata={"objects": objects})
