@@ -1121,3 +1121,11 @@ def test_a_test_of_another_package_that_fails_is_left_out_of_an_answer(toy, tmp_
     found = run(toy, [measure_answer(study, answer) for answer in answers], 4)
     assert all("images" in each.value and "echoed" not in each.value for each in found)
     assert "Broken of mmprobe.causes: ZeroDivisionError" in caplog.text
+
+
+def test_answers_share_the_images_of_their_example(toy, tmp_path):
+    """All get the first images, but for those that are asked about these."""
+    samples = [draw_sample(tmp_path, colour) for colour in ("red", "green", "blue")]
+    study = Study(toy, answers_of(toy, samples))
+    shown = [example.sample.images for each in study.answers if (example := study.example(each)) is not None]
+    assert shown == [samples[1].images, *[samples[0].images] * (len(samples) - 1)]
