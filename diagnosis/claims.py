@@ -19,6 +19,7 @@ from typing import NamedTuple
 from mmprobe.benchmarks.answers.claims import parse_claims
 from mmprobe.benchmarks.answers.coco import find_category
 from mmprobe.benchmarks.answers.colours import compare_colours, find_things, name_hue, read_colours
+from mmprobe.benchmarks.answers.options import split_options
 from mmprobe.benchmarks.answers.places import find_places, name_place, parse_place, read_places
 from mmprobe.benchmarks.answers.verdicts import judge_text
 from mmprobe.contents import DeclaredObject, read_objects
@@ -126,8 +127,11 @@ class ClaimsRecord(MeasuredPart):
 
 
 def find_unclaimed(sample: Sample, claims: Sequence[AttributeClaim]) -> str:
-    """Return the attribute that a question asks for where nothing of it could be read in the answer; "" else."""
-    if not any(read_contents(sample)):
+    """Return the attribute that a question asks for where nothing of it could be read in the answer; "" else.
+
+    A letter of an option claims no attribute: it may be chosen for its place (`order`).
+    """
+    if not any(read_contents(sample)) or split_options(sample.question).choices:
         return ""
     asked = next((name for name, pattern in _ASKED.items() if pattern.search(sample.question)), "")
     return "" if asked in {claim.attribute for claim in claims} else asked

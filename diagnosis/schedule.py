@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
@@ -22,7 +23,7 @@ from mmprobe.models.attention import AttentionCall, softmax_rows
 from mmprobe.models.finite import watch_finite
 from mmprobe.models.loading import build_generation_kwargs
 from mmprobe.models.prompt import Chat, render_chat
-from mmprobe.models.reading import PrefixStore, Reading, begin_chats, image_key, read_chats
+from mmprobe.models.reading import PrefixStore, Reading, begin_chats, float32_logits, image_key, read_chats
 
 log = logging.getLogger("mmprobe")
 
@@ -176,26 +177,31 @@ def _answer(
         range(len(requests)), key=lambda place: (*kind(place), first[shown[place]], length(place))
     )
     size = batch_size if model.family.batches else 1
-    for _, same in groupby(ordered, key=kind):
+    for (name, _), same in groupby(ordered, key=kind):
         left = list(same)
-        while left:
-            places = sorted(left[:size], key=length)
-            parts = cut_padded(places, list(map(length, places))) if model.device.type == "cpu" else [places]
-            try:
-                found = [
-                    each
-                    for part in parts
-                    for each in _answer_batch(model, [requests[place] for place in part], prefixes)
-                ]
-            except (torch.OutOfMemoryError, MemoryError):
-                if size == 1:
-                    raise
-                size //= 2
-                log.warning("out of memory; continuing with %d readings at a time", size)
-                continue
-            for place, result in zip(places, found, strict=True):
-                results[place] = result
-            left = left[size:]
+        # one float32 copy of the unembedding for all readings; answers are generated as the model does
+        precise = float32_logits(model) if name == Read.__name__ else nullcontext()
+        with precise:
+            while left:
+                places = sorted(left[:size], key=length)
+                parts = (
+                    cut_padded(places, list(map(length, places))) if model.device.type == "cpu" else [places]
+                )
+                try:
+                    found = [
+                        each
+                        for part in parts
+                        for each in _answer_batch(model, [requests[place] for place in part], prefixes)
+                    ]
+                except (torch.OutOfMemoryError, MemoryError):
+                    if size == 1:
+                        raise
+                    size //= 2
+                    log.warning("out of memory; continuing with %d readings at a time", size)
+                    continue
+                for place, result in zip(places, found, strict=True):
+                    results[place] = result
+                left = left[size:]
     return results
 
 

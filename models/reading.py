@@ -23,9 +23,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import DynamicCache, LogitsProcessor, StoppingCriteria
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from mmprobe.models.devices import copy_module
 from mmprobe.models.finite import not_finite
@@ -716,6 +718,11 @@ def _find_beginnings(chats: Sequence[Chat], batch: Batch, prefixes: PrefixStore)
     return [common[key] for key in keys]
 
 
+def _pixel_key(image: Image.Image) -> tuple[object, ...]:
+    """Return what is equal for images with the same pixels."""
+    return image.mode, image.size, hashlib.sha256(image.tobytes()).digest()
+
+
 def image_key(chat: Chat, count: int | None = None) -> tuple[object, ...]:
     """Return what is equal for chats with the same pixels, system prompt and parts up to an image.
 
@@ -729,9 +736,7 @@ def image_key(chat: Chat, count: int | None = None) -> tuple[object, ...]:
         >>> image_key(first) == image_key(second)
         True
     """
-    pixels = (
-        (image.mode, image.size, hashlib.sha256(image.tobytes()).digest()) for image in chat.images[:count]
-    )
+    pixels = map(_pixel_key, chat.images[:count])
     system = (str(message["content"]) for message in chat.messages if message["role"] == "system")
     parts = [(message["role"], str(part)) for message in chat.messages for part in message["content"]]
     shown = [place for place, (_, part) in enumerate(parts) if part == str({"type": "image"})][:count]
@@ -1249,6 +1254,7 @@ class PrefixStore:
             max_bytes,
         )
         self.prefixes: OrderedDict[PrefixKey, Prefix] = OrderedDict()
+        self.features: OrderedDict[PrefixKey, Tensor] = OrderedDict()  # of images
 
     def start(self, keys: Sequence[PrefixKey], chats: Sequence[Chat], batch: Batch) -> SharedStart | None:
         """Return where to continue a batch from its prefixes, or None if it has to be read whole.
@@ -1358,11 +1364,8 @@ class PrefixStore:
                 )
                 for row in rows
             ]
-            inputs = {
-                name: value
-                for name, value in build_batch(self.model, shown).inputs.items()
-                if name not in OF_TOKENS
-            }
+            features = BaseModelOutputWithPooling(pooler_output=self._encode(shown))  # type: ignore[arg-type]
+            inputs: dict[str, Any] = {"mm_encoder_outputs": {"image": features}}
             for name in (each for each in OF_TOKENS if each in batch.inputs):
                 own = [batch.inputs[name][row, batch.prompts[row].padding :][:length] for row in rows]
                 inputs[name] = torch.stack(own)
@@ -1371,6 +1374,28 @@ class PrefixStore:
             read = read_tokens(self.model, inputs, ids, earlier_parts, self.keeps_states)
             for key, prefix in zip(found, read, strict=True):
                 self._keep(key, prefix)
+
+    def _encode(self, shown: Sequence[Chat]) -> list[Tensor]:
+        """Return what the language model gets of the image of each chat, [token, hidden]; each image is encoded once.
+
+        Args:
+            shown: chats with one image.
+        """
+        keys = [_pixel_key(chat.images[0]) for chat in shown]
+        found = {key: self.features[key] for key in keys if key in self.features}
+        missing = {key: chat for key, chat in zip(keys, shown, strict=True) if key not in found}
+        if missing:
+            inputs = build_batch(self.model, list(missing.values())).inputs
+            of_images = {name: value for name, value in inputs.items() if name not in OF_TOKENS}
+            with torch.inference_mode():
+                made = self.model.hf.base_model.get_image_features(**of_images, return_dict=True)
+            found |= zip(missing, made.pooler_output, strict=True)
+        for key in found:
+            self.features[key] = found[key]
+            self.features.move_to_end(key)
+        while sum(each.nbytes for each in self.features.values()) > self.max_bytes // 4:
+            self.features.popitem(last=False)
+        return [found[key] for key in keys]
 
     def _keep(self, key: PrefixKey, prefix: Prefix) -> None:
         """Keep a prefix, and forget the oldest ones that exceed the memory."""

@@ -293,6 +293,11 @@ def real_parts(folder: Path, plants: Path = PLANTS_OF_REAL) -> Pages:
     if left:
         said += f" The script has further ways, which are not planted yet: {', '.join(left)}."
     parts = {"real-asked": asked, "real-pairs": pairs, "real-table": "\n".join(lines), "real-verdict": said}
+    parts["real-effects"] = effects_table({name: found[name] for name in (AS_IT_IS, *cards) if name in found})
+    passes = [
+        each["forward_passes_per_answer"] for each in found.values() if "forward_passes_per_answer" in each
+    ]
+    parts["real-passes"] = f"{min(passes):.1f} to {max(passes):.1f}" if passes else "no"
     return {RESULTS: parts, RECORD: {"real-failed": failed_list([plants])}}
 
 
@@ -327,6 +332,28 @@ def measure_f1(diagnosed: Collection[tuple[Plant, set[str]]], own: set[str]) -> 
 
 def _named_causes(diagnosis: Mapping[str, Any]) -> set[str]:
     return set(diagnosis["verdict"]) & set(CAUSES)
+
+
+def effects_table(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a table of the effects of all questions: a row for each test, a column for each model; bold where it is named.
+
+    Args:
+        found: diagnoses by the name of the model.
+    """
+    effects: dict[str, dict[str, str]] = {}
+    for name, diagnosis in found.items():
+        for row in diagnosis.get("effects", ()):
+            if row["kind"] is None and row["low"] is not None:
+                percent = (f"{100 * row[key]:.0f}" for key in ("value", "low", "high"))
+                words = "{} [{}, {}] ({})".format(*percent, row["n"])
+                named = row["test"] in diagnosis["verdict"]
+                effects.setdefault(row["test"], {})[name] = f"**{words}**" if named else words
+    lines = ["| test | " + " | ".join(f"`{name}`" for name in found) + " |", "|---" * (len(found) + 1) + "|"]
+    lines += [
+        f"| `{test}` | " + " | ".join(own.get(name, "–") for name in found) + " |"
+        for test, own in effects.items()
+    ]
+    return "\n".join(lines)
 
 
 def judge_plant(card: Plant, named: set[str], own: set[str]) -> str:

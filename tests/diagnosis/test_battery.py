@@ -459,6 +459,14 @@ def test_places_of_annotated_things_are_read_as_the_benchmarks_read_them(questio
     assert find_unclaimed(sample, found) == ("" if expected or "Where" not in question else "place")
 
 
+def test_a_letter_is_no_unread_place():
+    sample = Sample(
+        id="a", question="Where is it?\nA. left\nB. right", metadata={"objects": [["red star B2"]]}
+    )
+    assert find_unclaimed(sample, []) == ""
+    assert find_unclaimed(sample.model_copy(update={"question": "Where is it?"}), []) == "place"
+
+
 def test_a_thing_that_moved_is_where_it_was_and_is():
     objects = [[{"name": "shoe", "place": place}] for place in ("top left", "center")]
     sample = Sample(id="a", question="What changed?", metadata={"objects": objects})
@@ -1114,3 +1122,11 @@ def test_a_test_of_another_package_that_fails_is_left_out_of_an_answer(toy, tmp_
     found = run(toy, [measure_answer(study, answer) for answer in answers], 4)
     assert all("images" in each.value and "echoed" not in each.value for each in found)
     assert "Broken of mmprobe.causes: ZeroDivisionError" in caplog.text
+
+
+def test_answers_share_the_images_of_their_example(toy, tmp_path):
+    """All get the first images, but for those that are asked about these."""
+    samples = [draw_sample(tmp_path, colour) for colour in ("red", "green", "blue")]
+    study = Study(toy, answers_of(toy, samples))
+    shown = [example.sample.images for each in study.answers if (example := study.example(each)) is not None]
+    assert shown == [samples[1].images, *[samples[0].images] * (len(samples) - 1)]

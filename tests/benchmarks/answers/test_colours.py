@@ -270,3 +270,15 @@ def test_colours_are_the_same_others_or_neither():
 def test_the_image_of_a_colour_has_the_names_that_claims_know(place, image):
     (claim,) = read_colours(f"The bus in the {place} is red.", "What color is the bus?")
     assert (claim.image, claim.name, claim.colour) == (image, "bus", "red")
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What color is the bus?",
+        "Which colour does the bus have?",
+        "In the image, what color does the bus have?",
+    ],
+)
+def test_a_colour_alone_answers_a_question_for_one_things_colour(question):
+    assert [(claim.name, claim.colour) for claim in read_colours("Red.", question)] == [("bus", "red")]
