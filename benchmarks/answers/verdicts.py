@@ -15,7 +15,7 @@ from mmprobe.benchmarks.answers.assertions import (
     split_clauses,
     stems,
 )
-from mmprobe.benchmarks.answers.coco import find_category
+from mmprobe.benchmarks.answers.coco import find_category, find_objects
 from mmprobe.benchmarks.answers.colours import compare_colours, name_hue, read_colours
 from mmprobe.benchmarks.answers.forms import Verdict, clean, find_answer
 from mmprobe.benchmarks.answers.numbers import (
@@ -260,6 +260,7 @@ _TIME = re.compile(
     re.IGNORECASE,
 )
 _ABBREVIATED = re.compile(r"\b([A-Z][a-z]{0,2})\.\s*(?=[A-Z])")  # J. K. Rowling, St. Louis
+_TITLE = re.compile("Mr|Ms|Mrs|Dr|Sir|Lord|Lady|King|Queen|Prince|Princess|President|Professor|General")
 _MINUTES = {"half": 30, "1/2": 30, "quarter": 15, "1/4": 15}
 
 
@@ -272,6 +273,13 @@ def _read_times(text: str) -> list[frozenset[int]]:
         days = {"a": [0], "p": [720]}.get(half.lower(), [0, 720] if time < 780 else [720])
         times.append(frozenset(time % 720 + day for day in days))
     return times
+
+
+def _name_objects(text: str) -> str:
+    """Return a text with COCO's names of its objects: a racquet is a tennis racket. Not all persons are one."""
+    for name, (start, end) in reversed(find_objects(text)):
+        text = text if name == "person" else text[:start] + name + text[end:]
+    return text
 
 
 def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
@@ -307,6 +315,11 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
                 is_open = True
             else:
                 return "right"
+        named = _name_objects(clause.text)
+        is_open |= any(
+            not is_denied(named, start, end)
+            for _, start, end in find_words(named, {truth: stems(_name_objects(truth))})
+        )
         longer = len(wanted[truth]) == 1 and len(truth) >= 4
         is_open |= longer and any(
             word.startswith(wanted[truth][0]) for word in stems(clause.text) if word != wanted[truth][0]
@@ -318,8 +331,9 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
         and all(_judge_words(text, part, question) == "right" for part in parts)
     ):
         return "right"  # fries and a sandwich
-    name = (
-        re.search(r"[A-Z]\S+ .*\b([A-Z]\w+)$", truth) if re.match(r"who", question, re.IGNORECASE) else None
-    )
-    is_open |= bool(name and re.search(rf"\b{name[1]}\b", text))  # Roosevelt
+    family = re.search(r"^[A-Z].* ([A-Z]\w+)$", truth) if re.match("who", question, re.IGNORECASE) else None
+    if family and (found := re.search(rf"(\w*)\W*\b({family[1]})\b", text)):
+        alone = not found[1][:1].isupper() or _TITLE.fullmatch(found[1])
+        return "right" if alone and not is_denied(text, *found.span(2)) else "unread"
+
     return "unread" if is_open else "other"
