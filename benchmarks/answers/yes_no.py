@@ -33,7 +33,7 @@ _SENTENCE = re.compile(r"(?<=[.!?\u3002])[*_'\")]*\s+|\n+")
 # A doubt about the word itself; what else its sentence describes may seem or be unclear.
 _UNSURE = re.compile(
     r"^(?:if|unless|when|depend\w*|i(?:'m| am)? (?:not sure|unsure|guess|think|believe|suppose|assume)|it (?:seems|appears|depends)|maybe|perhaps|probabl[ye]"
-    r"|possibly|presumabl[ye]|sort of|kind of|but (?:it is |it's )?(?:hard|difficult|not sure|i)|and no\b)|\?|\.\.\.|\u2026|\b(?:unsure|not sure|uncertain|might be|could be)\b",
+    r"|possibly|presumabl[ye]|sort of|kind of|but (?:it is |it's )?(?:hard|difficult|not sure|i)|and no\b)",
     re.IGNORECASE,
 )
 _ASKED = re.compile(
