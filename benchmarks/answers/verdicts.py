@@ -29,7 +29,7 @@ from mmprobe.benchmarks.answers.numbers import (
 )
 from mmprobe.benchmarks.answers.places import find_places, parse_place
 from mmprobe.benchmarks.answers.texts import COLOUR, normalize_words, same_text
-from mmprobe.benchmarks.answers.words import BESIDE, IMAGE, corrected, firm_sentences
+from mmprobe.benchmarks.answers.words import IMAGE, corrected, firm_sentences
 
 # A truth that is compared as mathematics: TeX, a power, a root, an equation, or letters with an operator.
 _MATHEMATICS = re.compile(
@@ -39,7 +39,6 @@ _AS_TEXT = re.compile(
     r"^when\b|\b(?:date|day|month|time|clock|code|plate|label|seat|room|flight|score|ratio|address|phone|say|says|read|reads|written|text|word)\b",
     re.IGNORECASE,
 )  # of a question: its answer is what is written, so 12/5 is not 2.4
-_EXPRESSION = re.compile(r"\$+([^$]+)\$+|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 
 
 def judge_text(response: str, *true: str, question: str = "") -> Verdict:
@@ -138,21 +137,12 @@ def _judge(text: str, truth: str, question: str) -> Verdict:
 
 
 def _judge_mathematics(text: str, truth: str) -> Verdict:
-    """Judge the whole text, its last formula, what it says is equal, or what its last sentence says that it is."""
-    formulas = [next(filter(None, groups)) for groups in _EXPRESSION.findall(text)][-1:]
+    """Judge the whole text, or what its last sentence says that it is."""
     last = re.split(r"(?<=[.!])\s|\n", text.strip())[-1].rstrip(".")
     last = re.split(r",? \b(?:so|hence|thus|therefore|giving|gives)\b", last)[-1]
     ends = [re.split(r"\bis\b|\bare\b|:", last)[-1], last.rpartition("=")[2] if "=" not in truth else last]
-    verdicts = [
-        same
-        for said in (
-            text,
-            *formulas,
-            *(part.rpartition("=")[2] for part in formulas if "=" not in truth),
-            *ends,
-        )
-        if (same := _same_mathematics(said.strip(" $."), truth)) is not None
-    ]
+    said = [_same_mathematics(part.strip(" $."), truth) for part in (text, *ends)]
+    verdicts = [same for same in said if same is not None]
     return "right" if True in verdicts else "wrong" if verdicts else _judge_words(text, truth)
 
 
@@ -227,8 +217,6 @@ def _judge_place(text: str, truth: str, relative: bool, question: str) -> Verdic
     assert true is not None
     if not said:
         return "other"
-    if len(said) > 1 and BESIDE.search(text):
-        return "unread"
     first = (
         choose(own, lambda clause: ((place, 0, len(clause)) for place in find_places(clause)[:1]), question)
         or said[0]
