@@ -86,7 +86,7 @@ _NOBODY = re.compile(r"\b(?:nobody|no one)\b", re.IGNORECASE)
 _ABOUT = LITTLE | set(
     map(
         stem,
-        "visible present presence here both two between contain appear look clearly also its one".split(),
+        ["visible", "present", "presence", "here", "both", "two", "between", "contain", "appear", "look", "clearly", "also", "its", "one"],
     )
 )
 
