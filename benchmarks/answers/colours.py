@@ -34,6 +34,7 @@ _KINDS = (
 )
 _HUES = rf"(?<![\w-]){COLOUR}(?:(?:,? and |, | & |-and-|[ /-]){COLOUR})*"
 _BEFORE = re.compile(rf"(?P<hues>{_HUES})(?:(?:,? |-)(?:{_KINDS}))*[ -]$")
+_ANOTHER = re.compile(rf"{COLOUR},? and (?:an?|one|the) $")
 # What may follow a noun or a colour, so that it is not a part of a longer name: `a red car door`, `red hot`.
 _PREPOSITIONS = (
     r"on|in|at|to|near|beside|behind|under|above|by|next to|in front of|from|of|along|across|inside|outside|against|between|among|around|down|up"
@@ -58,6 +59,7 @@ _SUBJECT = re.compile(
 _IS = re.compile(rf"{_PLACE}{_BE}{_HOW} (?P<hues>{_HUES}){_AFTER}")
 _THAT_IS = re.compile(rf",? (?:that|which){_BE}{_HOW} (?P<hues>{_HUES}){_AFTER}")
 _OWN = re.compile(rf"'s? colou?r{_BE}{_HOW} (?P<hues>{_HUES}){_AFTER}")
+_HAS = re.compile(rf"{_PLACE} has an? (?P<hues>{_HUES}) colou?r\b")
 _COLOUR_OF = re.compile(rf"colou?r of (?:the |this |that )?(?:(?:{_KINDS}) )*$")
 # A second colour of the same thing: `green with white stripes`, `yellow with a blue top`.
 _DECORATED = re.compile(
@@ -77,6 +79,7 @@ _ASKED = re.compile(
 _ASKED_AFTER = re.compile(
     rf"\s*\?|(?:,? (?:parked|shown|visible|sitting|standing|lying))? (?:{_PREPOSITIONS})\b|'s? colou?r\b"
 )
+_ASKED_OWN = re.compile(r"\b(?:what|which)\b.*\b(?:the|this|that) (?:\w+ )?$")
 _TAKEN_BACK = re.compile(rf"(?:^|[.!?\n]\s*)(?:no, )?(?:{TAKES_BACK}|sorry)\b", re.IGNORECASE)
 _SINGULAR = {phrase for category, words in SYNONYMS.items() for phrase in (category, *words)}
 _PLURAL = {form for phrase in _SINGULAR for form in make_plurals(phrase)} - _SINGULAR
@@ -138,7 +141,7 @@ def read_colours(text: str, question: str = "", names: Collection[str] = ()) -> 
     """Return the colours that an answer claims of things, in order and without repeats.
 
     Things are COCO's objects by their own words or synonyms, and further names. It reads `a red car`, `the car (on the left) is dark
-    red`, `a car that is red`, `the car's color is red`, `the color of the car is red`, and answers that
+    red`, `a car that is red`, `the car has a red color`, `the car's color is red`, `the color of the car is red`, and answers that
     are only a colour (`Red.`, `It is red.`, `Answer: red`) if the question asks for the color of a thing. It leaves out sentences that
     deny, doubt or ask, plurals, and things with two colours (`a red and white bus`), also in different sentences. It reads nothing
     of an answer that is taken back (`Wait, …`).
@@ -192,12 +195,15 @@ def _read_sentence(sentence: str, names: Collection[str]) -> Iterator[tuple[str,
         found = None
         if re.match(_AFTER, after) and not _NAMED.search(sentence[:end]):
             found = _BEFORE.search(before)
+            if found and _ANOTHER.search(before[: found.start()]):
+                found = None
         rest = after
         if found is None:
             for is_possible, form in (
                 (bool(_SUBJECT.search(before)), _IS),
                 (True, _THAT_IS),
                 (True, _OWN),
+                (bool(_SUBJECT.search(before)), _HAS),
                 (bool(_COLOUR_OF.search(before)), _IS),
             ):
                 if is_possible and (found := form.match(after)):
@@ -235,6 +241,7 @@ def _find_asked(question: str, names: Collection[str]) -> str | None:
     found = {
         name
         for name, (start, end) in _find_things(words, names)
-        if _ASKED_AFTER.match(words, end) and _ASKED.search(words[:start])
+        if (after := _ASKED_AFTER.match(words, end))
+        and (_ASKED.search(words[:start]) or ("colo" in after.group() and _ASKED_OWN.search(words[:start])))
     }
     return found.pop() if len(found) == 1 else None

@@ -46,6 +46,7 @@ _NOTICES = (
     r"missing|unavailable|failed to load|blank|corrupted|not found)(?=\W*$|[.,;:!?]|,? so\b)",
     rf"\b(?:i|we) can (?:only see|see only) (?:one|1)(?: of the (?:two|2))? {_IMAGE}|\bonly one (?:{_IMAGE} )?was "
     rf"(?:{_SENDING})",
+    rf"{_I}{_NOT} (?:see|view|open) (?:it|them|anything|this|that)(?: here)?(?=\W*$|[.,;!])",
     rf"^unable to view\b|^no {_IMAGE}$",
 )
 _REFUSALS = (

@@ -15,7 +15,7 @@ from mmprobe.benchmarks.answers.assertions import (
     split_clauses,
     stems,
 )
-from mmprobe.benchmarks.answers.coco import find_category, find_objects
+from mmprobe.benchmarks.answers.coco import find_category
 from mmprobe.benchmarks.answers.colours import compare_colours, name_hue, read_colours
 from mmprobe.benchmarks.answers.forms import Verdict, clean, find_answer
 from mmprobe.benchmarks.answers.numbers import (
@@ -29,7 +29,7 @@ from mmprobe.benchmarks.answers.numbers import (
 )
 from mmprobe.benchmarks.answers.places import find_places, parse_place
 from mmprobe.benchmarks.answers.texts import COLOUR, normalize_words, same_text
-from mmprobe.benchmarks.answers.words import IMAGE, corrected, firm_sentences
+from mmprobe.benchmarks.answers.words import BESIDE, IMAGE, corrected, firm_sentences
 
 # A truth that is compared as mathematics: TeX, a power, a root, an equation, or letters with an operator.
 _MATHEMATICS = re.compile(
@@ -217,6 +217,8 @@ def _judge_place(text: str, truth: str, relative: bool, question: str) -> Verdic
     assert true is not None
     if not said:
         return "other"
+    if len(said) > 1 and BESIDE.search(text):
+        return "unread"
     first = (
         choose(own, lambda clause: ((place, 0, len(clause)) for place in find_places(clause)[:1]), question)
         or said[0]
@@ -263,13 +265,6 @@ def _read_times(text: str) -> list[frozenset[int]]:
     return times
 
 
-def _name_objects(text: str) -> str:
-    """Return a text with COCO's names of its objects: a racquet is a tennis racket. Not all persons are one."""
-    for name, (start, end) in reversed(find_objects(text)):
-        text = text if name == "person" else text[:start] + name + text[end:]
-    return text
-
-
 def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
     """Judge by containment: the true words stand side by side in a sentence that neither denies them nor offers others."""
     if (times := _read_times(text)) and (true_times := _read_times(truth)):
@@ -303,11 +298,6 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
                 is_open = True
             else:
                 return "right"
-        named = _name_objects(clause.text)
-        is_open |= any(
-            not is_denied(named, start, end)
-            for _, start, end in find_words(named, {truth: stems(_name_objects(truth))})
-        )
         longer = len(wanted[truth]) == 1 and len(truth) >= 4
         is_open |= longer and any(
             word.startswith(wanted[truth][0]) for word in stems(clause.text) if word != wanted[truth][0]

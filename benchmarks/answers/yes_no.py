@@ -86,7 +86,22 @@ _NOBODY = re.compile(r"\b(?:nobody|no one)\b", re.IGNORECASE)
 _ABOUT = LITTLE | set(
     map(
         stem,
-        ["visible", "present", "presence", "here", "both", "two", "between", "contain", "appear", "look", "clearly", "also", "its", "one"],
+        [
+            "visible",
+            "present",
+            "presence",
+            "here",
+            "both",
+            "two",
+            "between",
+            "contain",
+            "appear",
+            "look",
+            "clearly",
+            "also",
+            "its",
+            "one",
+        ],
     )
 )
 
@@ -213,9 +228,8 @@ def _state(clause: str, asked: str) -> Said | None:
         return None
     last = wanted[-1] if about_it else missing[0]
     own, others = (set(re.findall(COLOUR, text, re.IGNORECASE)) for text in (asked, clause))
-    if len(own) != 1 or len(others) != 1 or stems(min(own))[-1] != last:
-        return None
-    return "no" if compare_colours(min(others), min(own)) is False else None
+    are_two = len(own) == len(others) == 1 and stems(min(own))[-1] == last
+    return "no" if are_two and compare_colours(min(others), min(own)) is False else None
 
 
 def first_word(response: str) -> Literal["yes", "no", "unknown"]:
