@@ -227,18 +227,18 @@ def _state(clause: str, asked: str) -> Said | None:
     if denied or len(missing) > 1 and not about_it:
         return None
     last = wanted[-1] if about_it else missing[0]
-    own, others = (set(re.findall(COLOUR, text, re.IGNORECASE)) for text in (asked, clause))
-    are_two = len(own) == len(others) == 1 and stems(min(own))[-1] == last
-    return "no" if are_two and compare_colours(min(others), min(own)) is False else None
+    hues, others = (set(re.findall(COLOUR, text, re.IGNORECASE)) for text in (asked, clause))
+    are_two = len(hues) == len(others) == 1 and stems(min(hues))[-1] == last
+    return "no" if are_two and compare_colours(min(others), min(hues)) is False else None
 
 
-def first_word(response: str) -> Literal["yes", "no", "unknown"]:
+def first_word(response: str) -> Literal["yes", "no", "unknhues"]:
     """Return the first word of a response if it is yes or no, in any case and with any punctuation.
 
     Example:
         >>> [first_word(text) for text in ("**No**, I see nothing.", "There is no dog.")]
-        ['no', 'unknown']
+        ['no', 'unknhues']
     """
     word = re.match(r"[\W_]*([^\W_]+)", response)
     said = word[1].lower() if word else ""
-    return "yes" if said == "yes" else "no" if said == "no" else "unknown"
+    return "yes" if said == "yes" else "no" if said == "no" else "unknhues"
