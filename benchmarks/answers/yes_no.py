@@ -232,13 +232,13 @@ def _state(clause: str, asked: str) -> Said | None:
     return "no" if are_two and compare_colours(min(others), min(hues)) is False else None
 
 
-def first_word(response: str) -> Literal["yes", "no", "unknhues"]:
+def first_word(response: str) -> Literal["yes", "no", "unknown"]:
     """Return the first word of a response if it is yes or no, in any case and with any punctuation.
 
     Example:
         >>> [first_word(text) for text in ("**No**, I see nothing.", "There is no dog.")]
-        ['no', 'unknhues']
+        ['no', 'unknown']
     """
     word = re.match(r"[\W_]*([^\W_]+)", response)
     said = word[1].lower() if word else ""
-    return "yes" if said == "yes" else "no" if said == "no" else "unknhues"
+    return "yes" if said == "yes" else "no" if said == "no" else "unknown"
