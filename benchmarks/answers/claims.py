@@ -244,6 +244,7 @@ _GONE_FROM = re.compile(
     r"|,? (?:that|which) (?:is|does) not (?:(?:present|visible|shown|there|appear|exist) )?in the second image)\W*"
 )
 _MOVED_LABEL = re.compile(rf"^(?:moved?|position)(?: change)?: {_NOUN}\W*$")
+_RECOLOURED_LABEL = re.compile(rf"^(?:{_HUE}(?: change)?|recolou?red): {_NOUN}\W*$")
 _LOST = re.compile(
     r"\b(?:removed|removal|deleted|erased|missing|absent|gone|disappear(?:s|ed)?\b|vanished|taken away|no longer\b(?! \w+ing\b)"
     r"|not (?:be )?(?:present|visible|there|seen|appear|exist|included|shown|in\b)|(?<=, )not\W*$|(?<=\bbut )not\W*$)"
@@ -346,7 +347,7 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
     if _UNFIT.search(text) or DOUBT.search(plain):
         return None
     kind: EditType | None
-    for form, kind in ((_LACKS, "remove"), (_MOVED_LABEL, "position")):
+    for form, kind in ((_LACKS, "remove"), (_MOVED_LABEL, "position"), (_RECOLOURED_LABEL, "color")):
         if (match := form.match(plain)) and images != ["first"] and (things := _find_things(match["thing"])):
             context.things = things
             return [Claim(kind, category, None, None, quantity, text=quote) for category, quantity in things]

@@ -80,7 +80,6 @@ _ASKED_AFTER = re.compile(
     rf"\s*\?| have\b|(?:,? (?:parked|shown|visible|sitting|standing|lying))? (?:{_PREPOSITIONS})\b|'s? colou?r\b"
 )
 _ASKED_OWN = re.compile(r"\b(?:what|which)\b.*\b(?:the|this|that) (?:\w+ )?$")
-_SEE = re.compile(r"\b(?:you|we|i|one) can (?:clearly )?see\b", re.IGNORECASE)  # not a doubt
 _TAKEN_BACK = re.compile(rf"(?:^|[.!?\n]\s*)(?:no, )?(?:{TAKES_BACK}|sorry)\b", re.IGNORECASE)
 _SINGULAR = {phrase for category, words in SYNONYMS.items() for phrase in (category, *words)}
 _PLURAL = {form for phrase in _SINGULAR for form in make_plurals(phrase)} - _SINGULAR
@@ -161,7 +160,7 @@ def read_colours(text: str, question: str = "", names: Collection[str] = ()) -> 
     if _TAKEN_BACK.search(answer):
         return []
     claims: list[ColourClaim] = []
-    sentences = list(iter_sentences(_SEE.sub("there is", answer)))
+    sentences = list(iter_sentences(answer))
     declared = find_answer(text)
     if declared.marked and declared.text:
         sentences.insert(0, declared.text)

@@ -1,6 +1,6 @@
 """Recognise answers that refuse, or that say that the image is missing.
 
-We chose the list of sentence forms. Quoted words do not count. `is_notice` is about the image alone.
+We chose the list of sentence forms. What a sign says does not count. `is_notice` is about the image alone.
 """
 
 from __future__ import annotations
@@ -44,14 +44,10 @@ _NOTICES = (
     r"(?:not (?:been )?(?:load|attach|provid|includ|upload|found|available|visible|open|come)\w*|cannot "
     r"be (?:seen|opened|loaded)|"
     r"missing|unavailable|failed to load|blank|corrupted|not found)(?=\W*$|[.,;:!?]|,? so\b)",
-    r"\bas an? (?:text-?\s?(?:based|only)? ?)?(?:ai|language|text)[ -](?:\w+ ){0,2}?model\b",
-    rf"\b(?:without|in the absence of) (?:seeing |access to |having )?(?:the|an?|any|your) (?:\d+ "
-    rf")?{_IMAGE}\b",
     rf"\b(?:i|we) can (?:only see|see only) (?:one|1)(?: of the (?:two|2))? {_IMAGE}|\bonly one (?:{_IMAGE} )?was "
     rf"(?:{_SENDING})",
-    rf"\b(?:image|file) not found\b|\bno (?:visual input|image data)\b|\b{_PICTURE} missing$",
     rf"{_I}{_NOT} (?:see|view|open) (?:it|them|anything|this|that)(?: here)?(?=\W*$|[.,;!])",
-    rf"\bwhich i cannot see\b|^cannot see$|^unable to view\b|^no {_IMAGE}$",
+    rf"^unable to view\b|^no {_IMAGE}$",
 )
 _REFUSALS = (
     rf"{_I}{_NOT} (?:answer|tell|determine|say|help|assist|identify|compare|count|choose|give|provide"
@@ -68,13 +64,12 @@ _REFUSALS = (
 )
 _NOTICE = re.compile("|".join(_NOTICES), re.IGNORECASE)
 _REFUSAL = re.compile("|".join(_REFUSALS), re.IGNORECASE)
-_QUOTED = re.compile(r"\"[^\"\n]*\"|\u201c[^\u201d\n]*\u201d|(?<!\w)'[^'\n]{2,}'(?!\w)")
 _SAID = re.compile(r"\b(?:says|said|asks|asked|reads|labelled|error)\b[^.\n]*", re.IGNORECASE)
 
 
 def _prepare(text: str) -> str:
     text = text.replace("\u2019", "'").replace("*", "")
-    return " ".join(_SAID.sub(" ", _QUOTED.sub(" ", text)).split()).strip(" .")
+    return " ".join(_SAID.sub(" ", text).split()).strip(" .")
 
 
 def is_notice(text: str) -> bool:

@@ -39,7 +39,6 @@ _AS_TEXT = re.compile(
     r"^when\b|\b(?:date|day|month|time|clock|code|plate|label|seat|room|flight|score|ratio|address|phone|say|says|read|reads|written|text|word)\b",
     re.IGNORECASE,
 )  # of a question: its answer is what is written, so 12/5 is not 2.4
-_EXPRESSION = re.compile(r"\$+([^$]+)\$+|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 
 
 def judge_text(response: str, *true: str, question: str = "") -> Verdict:
@@ -138,21 +137,12 @@ def _judge(text: str, truth: str, question: str) -> Verdict:
 
 
 def _judge_mathematics(text: str, truth: str) -> Verdict:
-    """Judge the whole text, its last formula, what it says is equal, or what its last sentence says that it is."""
-    formulas = [next(filter(None, groups)) for groups in _EXPRESSION.findall(text)][-1:]
+    """Judge the whole text, or what its last sentence says that it is."""
     last = re.split(r"(?<=[.!])\s|\n", text.strip())[-1].rstrip(".")
     last = re.split(r",? \b(?:so|hence|thus|therefore|giving|gives)\b", last)[-1]
     ends = [re.split(r"\bis\b|\bare\b|:", last)[-1], last.rpartition("=")[2] if "=" not in truth else last]
-    verdicts = [
-        same
-        for said in (
-            text,
-            *formulas,
-            *(part.rpartition("=")[2] for part in formulas if "=" not in truth),
-            *ends,
-        )
-        if (same := _same_mathematics(said.strip(" $."), truth)) is not None
-    ]
+    said = [_same_mathematics(part.strip(" $."), truth) for part in (text, *ends)]
+    verdicts = [same for same in said if same is not None]
     return "right" if True in verdicts else "wrong" if verdicts else _judge_words(text, truth)
 
 
@@ -260,6 +250,7 @@ _TIME = re.compile(
     re.IGNORECASE,
 )
 _ABBREVIATED = re.compile(r"\b([A-Z][a-z]{0,2})\.\s*(?=[A-Z])")  # J. K. Rowling, St. Louis
+_TITLE = re.compile("Mr|Ms|Mrs|Dr|Sir|Lord|Lady|King|Queen|Prince|Princess|President|Professor|General")
 _MINUTES = {"half": 30, "1/2": 30, "quarter": 15, "1/4": 15}
 
 
@@ -318,8 +309,9 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
         and all(_judge_words(text, part, question) == "right" for part in parts)
     ):
         return "right"  # fries and a sandwich
-    name = (
-        re.search(r"[A-Z]\S+ .*\b([A-Z]\w+)$", truth) if re.match(r"who", question, re.IGNORECASE) else None
-    )
-    is_open |= bool(name and re.search(rf"\b{name[1]}\b", text))  # Roosevelt
+    family = re.search(r"^[A-Z].* ([A-Z]\w+)$", truth) if re.match("who", question, re.IGNORECASE) else None
+    if family and (found := re.search(rf"(\w*)\W*\b({family[1]})\b", text)):
+        alone = not found[1][:1].isupper() or _TITLE.fullmatch(found[1])
+        return "right" if alone and not is_denied(text, *found.span(2)) else "unread"
+
     return "unread" if is_open else "other"

@@ -33,7 +33,7 @@ _SENTENCE = re.compile(r"(?<=[.!?\u3002])[*_'\")]*\s+|\n+")
 # A doubt about the word itself; what else its sentence describes may seem or be unclear.
 _UNSURE = re.compile(
     r"^(?:if|unless|when|depend\w*|i(?:'m| am)? (?:not sure|unsure|guess|think|believe|suppose|assume)|it (?:seems|appears|depends)|maybe|perhaps|probabl[ye]"
-    r"|possibly|presumabl[ye]|sort of|kind of|but (?:it is |it's )?(?:hard|difficult|not sure|i)|and no\b)|\?|\.\.\.|\u2026|\b(?:unsure|not sure|uncertain|might be|could be)\b",
+    r"|possibly|presumabl[ye]|sort of|kind of|but (?:it is |it's )?(?:hard|difficult|not sure|i)|and no\b)",
     re.IGNORECASE,
 )
 _ASKED = re.compile(
@@ -227,10 +227,9 @@ def _state(clause: str, asked: str) -> Said | None:
     if denied or len(missing) > 1 and not about_it:
         return None
     last = wanted[-1] if about_it else missing[0]
-    own, others = (set(re.findall(COLOUR, text, re.IGNORECASE)) for text in (asked, clause))
-    if len(own) != 1 or len(others) != 1 or stems(min(own))[-1] != last:
-        return None
-    return "no" if compare_colours(min(others), min(own)) is False else None
+    hues, others = (set(re.findall(COLOUR, text, re.IGNORECASE)) for text in (asked, clause))
+    are_two = len(hues) == len(others) == 1 and stems(min(hues))[-1] == last
+    return "no" if are_two and compare_colours(min(others), min(hues)) is False else None
 
 
 def first_word(response: str) -> Literal["yes", "no", "unknown"]:

@@ -38,8 +38,15 @@ def test_nearly_all_are_read_as_a_careful_person_reads_them():
     assert len(against) <= 0.01 * len(answers), against
 
 
-# What was read as a person reads it, and against her, now: list 8 was never looked at.
-FLOORS = {"6": (0.94, 0.03), "7": (0.99, 0.0), "8": (0.86, 0.05), "9": (0.87, 0.036), "10": (0.88, 0.03)}
+# What is read as a person reads it, and against her, now; docs/readers.md says what each list gave first. No rule was made from list 8.
+FLOORS = {
+    "6": (0.95, 0.03),
+    "7": (0.99, 0.0),
+    "8": (0.92, 0.024),
+    "9": (0.88, 0.036),
+    "10": (0.94, 0.023),
+    "11": (0.93, 0.016),
+}
 
 
 @pytest.mark.parametrize("name", FLOORS)
