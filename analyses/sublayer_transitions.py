@@ -145,7 +145,8 @@ def _average_steps(
 def _add_equivalence(out: xr.Dataset, measured: SampleRows, minimum: int, margin: float) -> None:
     """Add p of the equivalence of unfaithful and faithful samples, for each transition and layer."""
     out.coords["transition"] = list(TRANSITIONS)
-    groups = [measured.labels.masks[label] for label in ("unfaithful", "faithful")]
+    masks = measured.labels.masks
+    groups = masks["unfaithful"], masks["faithful"]
     tests = [p_equivalent(out[name].values, *groups, margin, measured.sets, minimum) for name in TRANSITIONS]
     out["p_equivalent"] = (("transition", "layer"), np.array(tests))
 
