@@ -112,7 +112,7 @@ def sublayer_transitions(
     _add_measures(out, MEASURES, rows["updates"], labels)
     differences, note = labels.compare(rows["updates"], ("measure", "layer"), minimum)
     out.update(labels.counts() | differences)
-    _add_equivalence(out, labels, minimum, margin)
+    _add_equivalence(out, measured, minimum, margin)
     _add_measures(out, ("kl_median",), rows["kl_median"][:, None], labels)
     if "norms" in rows:
         _add_measures(out, NORMS, rows["norms"], labels)
@@ -142,11 +142,12 @@ def _average_steps(
     return out
 
 
-def _add_equivalence(out: xr.Dataset, labels: ByLabel, minimum: int, margin: float) -> None:
+def _add_equivalence(out: xr.Dataset, measured: SampleRows, minimum: int, margin: float) -> None:
     """Add p of the equivalence of unfaithful and faithful samples, for each transition and layer."""
     out.coords["transition"] = list(TRANSITIONS)
-    groups = labels.masks["unfaithful"], labels.masks["faithful"]
-    tests = [p_equivalent(out[name].values, *groups, margin, labels.sets, minimum) for name in TRANSITIONS]
+    masks = measured.labels.masks
+    groups = masks["unfaithful"], masks["faithful"]
+    tests = [p_equivalent(out[name].values, *groups, margin, measured.sets, minimum) for name in TRANSITIONS]
     out["p_equivalent"] = (("transition", "layer"), np.array(tests))
 
 

@@ -186,7 +186,8 @@ def estimate_known(values: np.ndarray, sets: np.ndarray, range: Range | None = N
         alike = (known == mask[:, None]).all(0)
         mean = estimate_mean(columns[mask][:, alike], sets[mask], range)
         ends[:, alike] = mean.value, mean.low, mean.high
-    return Estimate(*ends.reshape(3, *shape), n=known.sum(0).reshape(shape))
+    value, low, high = ends.reshape(3, *shape)
+    return Estimate(value, low, high, known.sum(0).reshape(shape))
 
 
 def stack_estimates(

@@ -447,7 +447,8 @@ class BatchAnswerer:
     def _read_chats(self, samples: Sequence[Sample]) -> tuple[list[Answered], list[tuple[Sample, Chat]]]:
         """Return the samples that cannot be read, as failures, and the others with their chats."""
         failed: list[Answered] = []
-        pending, given = [], self.job.recording and self.job.recording.given
+        pending = []
+        given = None if self.job.recording is None else self.job.recording.given
         for sample in samples:
             try:
                 if given is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
@@ -35,7 +37,7 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     return [*shown, _entropy_panel(ds)]
 
 
-def _mean_lines(ds: xr.Dataset, name: str, colour: str, label: str, **options: object) -> list[go.Scatter]:
+def _mean_lines(ds: xr.Dataset, name: str, colour: str, label: str, **options: Any) -> list[go.Scatter]:
     """Return the line of a mean by layer, with its interval."""
     hover = f"{label}, layer %{{x}}: %{{y:.4f}} [%{{customdata[0]:.4f}}, %{{customdata[1]:.4f}}]<br>n = {int(ds['n'])}"
     dash = "dot" if name.startswith("distance_others") else "solid"
