@@ -283,10 +283,9 @@ def real_parts(folder: Path, plants: Path = PLANTS_OF_REAL) -> Pages:
         if not card.causes and named - own - set(card.accepts)
     ]
     controls = [name for name, (card, _) in diagnosed.items() if not card.causes]
-    said = (
-        f"The verdict is true of {scored} of these {len(diagnosed)} plants; macro-F1 over the planted causes "
-        f"{measure_f1(list(diagnosed.values()), own):.2f}; {len(accused)} of {len(controls)} control plants accused."
-    )
+    f1 = measure_f1(list(diagnosed.values()), own)
+    said = f"The verdict is true of {scored} of these {len(diagnosed)} plants; {len(accused)} of {len(controls)} control plants accused"
+    said += "." if math.isnan(f1) else f"; macro-F1 over the planted causes {f1:.2f}."
     if waiting:
         said += f" These passed their check and have not been diagnosed: {', '.join(waiting)}."
     left = [f"`{name}`" for name in WAYS if not (plants / name).is_dir()]
@@ -297,7 +296,9 @@ def real_parts(folder: Path, plants: Path = PLANTS_OF_REAL) -> Pages:
     passes = [
         each["forward_passes_per_answer"] for each in found.values() if "forward_passes_per_answer" in each
     ]
-    parts["real-passes"] = f"{min(passes):.1f} to {max(passes):.1f}" if passes else "no"
+    parts["real-passes"] = (
+        " to ".join(dict.fromkeys(f"{each(passes):.1f}" for each in (min, max))) if passes else "no"
+    )
     return {RESULTS: parts, RECORD: {"real-failed": failed_list([plants])}}
 
 
