@@ -33,6 +33,7 @@ from page import PageParts, fill_pages
 from plant_real import WAYS
 from write_control_ranges import KNOWN
 
+from mmprobe.diagnosis.battery.decided_first import DecidedFirst
 from mmprobe.diagnosis.bench.plants import CARD, OTHER_WAYS, Plant
 from mmprobe.diagnosis.bench.run import (
     DIAGNOSES,
@@ -45,7 +46,6 @@ from mmprobe.diagnosis.bench.run import (
 )
 from mmprobe.diagnosis.bench.scoring import DEVELOPMENT, ToolResult, answers_auroc, name_causes, score_tool
 from mmprobe.diagnosis.causes import CAUSES, find_implied
-from mmprobe.diagnosis.effects import LIMITS
 from mmprobe.diagnosis.rules import CONTROL, UNKNOWN
 from mmprobe.files import json_lines, read_record
 
@@ -497,7 +497,7 @@ def tools_parts(folder: Path) -> Pages:
         "tools-tables": "\n\n".join(tables),
         "seeds-table": seeds_table(rows),
         "seeds-misses": misses_list(rows),
-        "decided-share": f"{LIMITS.decided_share:.0%}",
+        "decided-share": f"{DecidedFirst().decided_share:.0%}",
         "fresh-seed": FRESH,
         "clean-test": clean_test(rows),
         "named-tables": "\n\n".join(confusion_table(scored, split) for split in reversed(SPLITS[:2])),
