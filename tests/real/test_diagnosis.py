@@ -62,6 +62,12 @@ def follows_hint(model, sample) -> bool:
     return false in re.findall(r"\w+", hinted) and false not in re.findall(r"\w+", own)
 
 
+def misplaces(model, sample, thing) -> bool:
+    """Whether the answer to where a thing is has another place than its own."""
+    said = answer(model, sample, f"Where is the {thing['name']}?").lower().rstrip(".")
+    return not said.endswith(thing["place"])
+
+
 def is_so(cause: str, found: list[bool]) -> bool:
     """Whether a share is above the cause's threshold by its interval."""
     interval = binomtest(sum(found), len(found)).proportion_ci(method="wilson")
@@ -71,9 +77,9 @@ def is_so(cause: str, found: list[bool]) -> bool:
 @pytest.mark.slow
 def test_diagnose_names_what_is_so_and_nothing_else(checkpoint, real, tmp_path):
     """It takes the first option, always; it gives the number, the yes and the no that a question suggests; and it repeats a colour
-    that it is made to have said, but no place.
+    that it is made to have said, but no place. It names colours, and takes columns for others.
 
-    So `order` and `follows-hints` are named, and `unsure-agreeable` is named where enough of the questions are about colours.
+    So `order`, `follows-hints` and `misperceives` are named, and `unsure-agreeable` is named where enough of the questions are about colours.
     """
     data = make_things(tmp_path / "things", n=PAIRS, seed=SEED)
     out = tmp_path / "out"
@@ -87,6 +93,12 @@ def test_diagnose_names_what_is_so_and_nothing_else(checkpoint, real, tmp_path):
     assert is_so("order", [follows_order(real, sample) for sample in choices])
     closed = [sample for sample in samples if sample.metadata["type"] in ("count", "exist")]
     assert is_so("follows-hints", [follows_hint(real, sample) for sample in closed])
+    shown = {str(sample.images[0]): sample for sample in samples if len(sample.images) == 1}.values()
+    things = [(sample, thing) for sample in shown for thing in sample.metadata["objects"][0]]
+    assert is_so("misperceives", [misplaces(real, sample, thing) for sample, thing in things])
+    assert sum(sample.answer in answer(real, sample, sample.question) for sample in colours) >= 0.8 * len(
+        colours
+    )
     if is_so("unsure-agreeable", [agrees(real, sample) for sample in colours]):
         named.discard("unsure-agreeable")
-    assert named == {"order", "follows-hints"}
+    assert named == {"order", "follows-hints", "misperceives"}
