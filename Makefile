@@ -24,12 +24,16 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # A worker that has nothing left to do takes tests from another one. Each has one core.
 PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: check test exhaustive families research stress real lint types demo demo-real perf gpu docs site organisms model-card format clean
+.PHONY: check test tests exhaustive families research stress real lint types demo demo-real perf gpu docs site organisms model-card format clean
 
 check: lint types $(VENV)/.editable
 	$(PYTEST) --ignore tests/research -m "not slow and not browser and not stress and not real and not exhaustive" tests
 
-test: lint types $(VENV)/.wheel $(VENV)/.browser
+# Types are checked beside the tests, whose processes wait at times.
+test: lint $(VENV)/.wheel $(VENV)/.browser
+	@$(MAKE) --no-print-directory --jobs 2 types tests
+
+tests:
 	$(PYTEST) $(PYTEST_OPTIONS) --ignore tests/research -m "not stress and not real and not exhaustive" tests
 
 exhaustive: $(VENV)/.dev $(VENV)/.wheel
@@ -54,7 +58,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.dev
-	$(BIN)/mypy -n $(WORKERS) -p mmprobe
+	$(BIN)/mypy -p mmprobe
 
 demo: $(VENV)/.wheel
 	$(BIN)/mmprobe demo --out mmprobe-demo

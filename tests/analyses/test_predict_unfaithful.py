@@ -426,7 +426,7 @@ def test_figures(prediction):
     assert area == pytest.approx(prediction.auc.item()), "the drawn area is the reported AUC"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_on_a_model(tiny_spd, tmp_path):
     samples = mp.load_samples(make_pairs(tmp_path / "pairs", n=6, seed=3, differences=(1, 3)))
     chosen = [sample for sample in samples if sample.metadata["type"] in ("same", "different")]

@@ -234,6 +234,7 @@ def test_what_is_measured_of_an_earlier_call_is_not_measured_by_an_overwriting_o
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.exhaustive
 def test_a_diagnosis_whose_records_lack_a_later_test_is_resumed(tmp_path):
     """Records of an earlier version have other options, readings without images are missing, and a file of further hints is left."""
     call = ("diagnose", "--model", "tiny-spd", "--n", "4", "--out", tmp_path / "out")

@@ -196,6 +196,7 @@ def test_gradients_without_a_layer_equal_those_through_a_detached_one(name, past
     assert differs > 1e-5, "ways through the layers count"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["toy", pytest.param("tiny_spd", marks=pytest.mark.slow)])
 def test_integrated_gradients_of_one_component_a_layer_are_exact(name, colours, drawn, request):
     model, pair = request.getfixturevalue(name), colours if name == "toy" else drawn

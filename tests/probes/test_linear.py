@@ -205,8 +205,8 @@ def test_images_that_reveal_the_label_do_not_help(tmp_path):
     assert linear_probe(write_run(tmp_path / "apart", streams, **fields)).auc > 0.99
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("reduce, step", [("first", 0), ("last", -1), ("mean", None)])
-@pytest.mark.slow
 def test_how_steps_become_one_vector(tmp_path, reduce, step):
     """The label is in the first step, in the last step, or (weaker) in all; a block has fewer steps."""
     streams = noise(24, steps=BLOCK_STEPS + 3, layers=1)
@@ -223,7 +223,7 @@ def test_how_steps_become_one_vector(tmp_path, reduce, step):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_by_step(tmp_path):
     """The label appears at step 2. A third of the answers ends before step 4, and most end before step 8."""
     streams = {}
@@ -404,7 +404,7 @@ def test_figures_and_files(dataset, tmp_path):
     xr.testing.assert_allclose(xr.load_dataset(netcdf, engine="h5netcdf"), dataset)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_on_a_model(tiny_spd, tmp_path):
     """A probe predicts the question from the first step."""
     samples = mp.load_samples(make_pairs(tmp_path / "pairs", n=6, seed=3))

@@ -126,7 +126,7 @@ def expect_by_hand(model: Model, sample: Sample, ids: list[int]) -> np.ndarray |
     return out
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_is_said_equals_hand_made_hooks(tiny_spd, pairs):
     """In batches of three prompts of different lengths, with two images and several regions each."""
     ds = patch_regions_run(tiny_spd, pairs, layers=LAYERS, max_new_tokens=12, batch_size=3)

@@ -83,7 +83,7 @@ def test_reading_gives_what_decoding_gives(family, size, image_paths, tmp_path, 
     assert_equal_runs(trace_given(model, read, tmp_path, batch_size=size), read)
 
 
-@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("size", first_fast([1, 4]))
 def test_readings_share_prefixes(size, image_paths, tmp_path):
     samples = [
         Sample(id=f"{number}", images=image_paths[number % 2 :][:2], question=question)

@@ -122,8 +122,8 @@ print(before - resident(), all(small == b"x" * 1024 for small in kept))
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(recorder_module._trim is None, reason="needs glibc")
-@pytest.mark.slow
 def test_memory_between_small_blocks_goes_back_to_the_system():
     command = [sys.executable, "-P", "-c", FREE_AROUND_SMALL_BLOCKS]
     process = subprocess.run(command, capture_output=True, text=True, check=True)

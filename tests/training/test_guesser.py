@@ -110,7 +110,7 @@ def test_only_a_and_b_learn_at_two_rates_and_merge_to_the_same_logits(text_folde
     torch.testing.assert_close(merged, adapted, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_killed_training_resumes_to_the_same_weights(text_folder, tmp_path, monkeypatch):
     questions = draw_questions(True)[:9]
     whole = train_guesser(str(text_folder), questions, tmp_path / "whole", SMALL)

@@ -25,7 +25,7 @@ def reward_by_hash(sample, response):
     return Rewards(float(number % 2), float(number // 2 % 2))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_kl_term_holds_the_policy_near_its_start(policy_folder, count_samples, tmp_path):
     weights, logs = {}, {}
     for kl in (0.0, 1.0):

@@ -13,6 +13,7 @@ from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.models.reading import append_answers
 
 
+@pytest.mark.exhaustive
 def test_a_sweep_of_pixels(tmp_path):
     data = make_pairs(tmp_path / "pairs", n=2, seed=3)
     ds = mp.benchmarks.sweep(

@@ -405,7 +405,7 @@ def test_results_record_the_wording_and_resume_notices_another(tiny_spd, tmp_pat
     assert_fails(run_in_process(*call, "--wording", "paper", "--prompts", mine, "--resume"), "its wording")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_compare_takes_the_wording_and_notices_another(tiny_spd, tmp_path):
     call = ("compare", "--model", "tiny-spd", "--methods", "plain", "--benchmarks", "spd-faith,pope")
     call += ("--n", "2", "--out", tmp_path / "out", "--batch-size", "8")

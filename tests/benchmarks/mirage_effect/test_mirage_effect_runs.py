@@ -18,7 +18,7 @@ BENCHMARK = BENCHMARKS["mirage-effect"]()
 SEED = 5
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_task_of_inspect_scores_as_the_command_does(tmp_path):
     inspect_ai = pytest.importorskip("inspect_ai", reason="the extra eval is not installed")
     from inspect_ai.model import ModelOutput, ModelUsage, get_model

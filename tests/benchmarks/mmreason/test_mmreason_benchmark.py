@@ -153,7 +153,7 @@ def test_a_samples_file_of_make_pairs_is_read(tmp_path):
     assert not steps.answer.startswith("Therefore") and steps.solution[0].startswith("Picture one: ")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_task_of_inspect_scores_as_the_command_does(tmp_path):
     pytest.importorskip("inspect_ai", reason="the extra eval is not installed")
     from inspect_ai import eval as inspect_eval
