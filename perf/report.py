@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import causes
 import disk
 import full_size
 import given
@@ -27,6 +26,7 @@ import judging
 import memory
 import overhead
 import overhead_profile
+import patching
 import prefixes
 import scale
 import threads
@@ -68,7 +68,7 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], str]] = {
     "judging": lambda options: judging.table(options.quick),
     "analyses": lambda options: analyses.table(options.quick),
     "scale": lambda options: scale.table(options.quick),
-    "causes": lambda options: causes.measure(options.quick),
+    "causes": lambda options: patching.measure(options.quick),
     "threads": lambda options: threads.table(options.quick),
     "full-size": lambda options: full_size.table(options.quick),
     "start-up": measure_start_up,

@@ -29,7 +29,7 @@ from mmprobe.samples import Sample
 
 METHODS = ("atp", "atp_star", "ig")
 KINDS = ("head", "attention", "ffn")
-VERIFIED = 20  # components that atp_star patches exactly; our choice, from perf/causes.py
+VERIFIED = 20  # components that atp_star patches exactly; our choice, from perf/patching.py
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def attribution_patching(
         kind: `head`, `attention` or `ffn`.
         verify: number of components, those with the largest estimates, that are patched exactly. None for
             20 with `atp_star` (our choice) and 0 with the others. Of the 48 heads of the embedded model, this many
-            are needed for nine of the ten largest (`perf/causes.py`); gradients alone find seven.
+            are needed for nine of the ten largest (`perf/patching.py`); gradients alone find seven.
 
     Returns:
         A data set in the unit of the metric, with the dimensions and the sign of `patch_components`.

@@ -16,7 +16,7 @@ sys.path.append(str(PERF))
 
 import steady  # noqa: E402
 
-sys.path.remove(str(PERF))  # its causes.py would hide the recipes' folder from other tests
+sys.path.remove(str(PERF))
 
 
 @pytest.mark.stress

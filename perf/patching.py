@@ -1,7 +1,7 @@
 """Measure what causal probes cost, and attribution patching against exact patching on held-out pairs.
 
-python perf/causes.py
-python perf/causes.py --pairs 2 --counterfactual unrelated
+python perf/patching.py
+python perf/patching.py --pairs 2 --counterfactual unrelated
 
 Each of the pairs is a drawn question on two images that the embedded model was not trained on, whole answer. The
 counterfactual shows the first image twice (`minimal`) or another pair (`unrelated`). Effects of all heads are compared
