@@ -257,21 +257,15 @@ def match_placed(
                     yield "changes", image, Thing(None, thing.shape, name_place(sides)), thing
     if len(contents) != 1:
         return
-    asked = (
-        {name for name, _ in find_things(question.lower(), others)}
-        if _ASKED["place"].search(question)
-        else set()
-    )
+    named = find_things(question.lower(), others) if _ASKED["place"].search(question) else []
+    asked = {name for name, _ in named}
     if len(asked) == 1:
         thing = find(0, asked.pop())
-        verdict = judge_text(text, str(thing.place), question=question) if thing is not None else ""
-        said = (
-            thing.place
-            if thing is not None and verdict == "right"
-            else name_place(next(iter(find_places(text)), ()))
-        )
-        if thing is not None and said and verdict in ("right", "wrong"):
-            yield "things", 0, Thing(None, thing.shape, said), thing
+        verdict = "" if thing is None else judge_text(text, str(thing.place), question=question)
+        if thing is not None and verdict == "right":
+            yield "things", 0, Thing(None, thing.shape, thing.place), thing
+        elif thing is not None and verdict == "wrong" and (places := find_places(text)):
+            yield "things", 0, Thing(None, thing.shape, name_place(places[0])), thing
         return
     for name, sides in read_places(text, others):
         if (thing := find(0, name)) is not None:

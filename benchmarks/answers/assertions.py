@@ -41,6 +41,14 @@ _CONCLUDES = re.compile(
 )
 
 
+# What is the least or the wrong one is not the answer, unless the question asks for it.
+_WORST = "least|less|worst|wrong|incorrect|false|mistake|distractor|(?:second|2nd)[ -]best"
+_WORST_BEFORE = re.compile(
+    rf"\b(?:{_WORST})\b(?: \w+){{0,2}} (?:is|are|was|would be)(?: option)?\W*$", re.IGNORECASE
+)
+_WORST_AFTER = re.compile(
+    rf"\W*(?:is|are|was|would be|seems|looks) (?:clearly )?(?:the |an? )?(?:{_WORST})\b", re.IGNORECASE
+)
 _PREPOSITIONS = frozenset(["on", "in", "under", "behind", "at", "near", "above", "below", "beside", "insid"])
 _WORD = re.compile(r"[^\W\d_]+|\d+(?:[.,]\d+)*")
 
@@ -171,11 +179,20 @@ def choose(
         'dog'
     """
     asked = set(stems(question)) - LITTLE
+    rejects = not re.search(rf"\b(?:{_WORST})\b", question, re.IGNORECASE)
     ranked: list[tuple[tuple[int, ...], frozenset[Thing]]] = []
     denied: set[Thing] = set()
     for clause in split_clauses(text):
         named = list(find(clause.text))
-        own = {thing for thing, start, end in named if is_denied(clause.text, start, end)}
+        own = {
+            thing
+            for thing, start, end in named
+            if is_denied(clause.text, start, end)
+            or (
+                rejects
+                and (_WORST_BEFORE.search(clause.text[:start]) or _WORST_AFTER.match(clause.text[end:]))
+            )
+        }
         denied |= own
         left = frozenset(thing for thing, *_ in named) - own
         if left and not clause.is_open:

@@ -348,7 +348,10 @@ def _find_stated(text: str, noun: str, only_asked: bool, question: str) -> Quant
 
 
 def _find_beside(plain: str, question: str) -> Quantity | None:
-    """Return the one number that stands beside the words of a question: `2.75 dollars` in `tea is 2.75 dollars and coffee 3.50`."""
+    """Return the number in the part of a text that shares most words with the question, if that part has one number.
+
+    Asked for the price of tea, it is 2.75 in `tea is 2.75 dollars and coffee 3.50`; None where two parts share as many words.
+    """
     asked = set(stems(question)) - LITTLE
     parts = [part for part in re.split(r",? (?:and|to|but) |, ", plain) if any(map(str.isdigit, part))]
     shared = [sum(1 + word.isdigit() for word in asked & set(stems(part))) for part in parts]

@@ -232,10 +232,11 @@ _LETTER = re.compile(
 _ARTICLE = re.compile(
     r" (?!(?:is|was|has|would|must|and|or|ou|because|since|as|matches|shows|seems|looks|in|by|for|but|to|the)\b)[a-z]"
 )
-# A letter that names something else than an option: "point C".
+# A letter that names something else than an option: "point C", "C is for circle".
 _THING_BEFORE = re.compile(
     r"\b(?:point|angle|vertex|line|side|segment|edge|node|letter|vitamin|gate|room) $", re.IGNORECASE
 )
+_THING_AFTER = re.compile(r" (?:is|stands) for\b| (?:denotes|represents)\b", re.IGNORECASE)
 
 
 def _letters(options: Mapping[str, str], lettered: bool) -> dict[str, str]:
@@ -248,7 +249,8 @@ def _find_letters(text: str, letters: Mapping[str, str]) -> Iterator[tuple[str, 
     for match in _LETTER.finditer(text):
         name = (match[1] or match[2]).upper()
         article = match[2] in ("A", "I") and _ARTICLE.match(text[match.end() :])
-        if name in letters and not article and not _THING_BEFORE.search(text[: match.start()]):
+        thing = _THING_BEFORE.search(text[: match.start()]) or _THING_AFTER.match(text[match.end() :])
+        if name in letters and not article and not thing:
             yield letters[name], match.start(), match.end()
 
 

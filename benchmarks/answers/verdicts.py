@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
 
 from mmprobe.benchmarks.answers.assertions import (
     LITTLE,
@@ -254,21 +255,22 @@ _TITLE = re.compile("Mr|Ms|Mrs|Dr|Sir|Lord|Lady|King|Queen|Prince|Princess|Presi
 _MINUTES = {"half": 30, "1/2": 30, "quarter": 15, "1/4": 15}
 
 
-def _read_times(text: str) -> list[frozenset[int]]:
-    """Return each time of day that a text gives, as the minutes of the day that it may be: `half past ten` is 10:30 and 22:30."""
-    times = []
-    for hour, minute, half, part, side, named in _TIME.findall(write_digits(text)):
+def _find_times(text: str) -> Iterator[tuple[frozenset[int], int, int]]:
+    """Yield each time of day with its place, as the minutes of the day that it may be: `half past 10` is 10:30 and 22:30."""
+    for match in _TIME.finditer(text):
+        hour, minute, half, part, side, named = match.groups()
         minutes = int(minute or _MINUTES.get(part.lower()) or part)
         time = 60 * int(hour or named) + (-minutes if side in ("to", "before") else minutes)
-        days = {"a": [0], "p": [720]}.get(half.lower(), [0, 720] if time < 780 else [720])
-        times.append(frozenset(time % 720 + day for day in days))
-    return times
+        days = {"a": [0], "p": [720]}.get((half or "").lower(), [0, 720] if time < 780 else [720])
+        yield frozenset(time % 720 + day for day in days), *match.span()
 
 
 def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
     """Judge by containment: the true words stand side by side in a sentence that neither denies them nor offers others."""
-    if (times := _read_times(text)) and (true_times := _read_times(truth)):
-        return "right" if true_times[-1] & frozenset().union(*times) else "other"
+    plain, true_times = write_digits(text), [time for time, *_ in _find_times(write_digits(truth))]
+    if true_times and _TIME.search(plain):
+        time = choose(plain, _find_times, question)
+        return "unread" if time is None else "right" if time & true_times[-1] else "other"
     if _is_code(truth) and ":" not in truth:
         parts = re.findall(r"[^\W\d_]+|\d+", truth)
         joints = re.split(r"[^\W\d_]+|\d+", truth)[1:-1]

@@ -196,7 +196,7 @@ class LinesAboveBars(logging.StreamHandler[TextIO]):
     """Writes logs on stderr, above the progress bars that are there."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        bars = sys.modules.get("tqdm")  # there is no bar where nobody imported it
+        bars = sys.modules.get("tqdm")  # without it, no bar is shown
         with nullcontext() if bars is None else bars.tqdm.external_write_mode(self.stream):
             super().emit(record)
 

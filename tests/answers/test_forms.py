@@ -36,7 +36,9 @@ def test_differences_that_nobody_stated_are_unread(text):
 @pytest.mark.parametrize(
     "text",
     ["The tree next to the oak is a pine.", "The tree is not a pine.", "The tree could be a pine.", "It is a pine or a birch.",
-     "C. Pine. B. Maple.", "B. Pine", "B: the pine is tall", "C is unlikely.", "C would be a mistake.", "Point C is on the line.",
+     "C. Pine. B. Maple.", "B. Pine", "B: the pine is tall", "The least likely option is C.",
+     "The most likely distractor is C.", "The wrong option is C.", "C is the least likely.", "The second best option is C.",
+     "C is less likely than D.", "C is unlikely.", "C would be a mistake.", "Point C is on the line.",
      "选项C是错误的。", "<CONCLUSION> It is not option C. </CONCLUSION>",
      "The best option is: A. Oak or C. Pine", "C. The pine is not shown."],
 )  # fmt: skip
@@ -70,7 +72,7 @@ def test_choices_of_real_models_are_read(text):
 @pytest.mark.parametrize(
     "text",
     ["Answer: A\nAnswer: C", "The answer is A. The answer is C.", "Option C is not correct.", "I doubt that option C is correct.",
-     "A or C", "Option A or option C is correct.", "The answer is (A) 120°.", "I choose C. Wait, no.",
+     "A or C", "Option A or option C is correct.", "C is for circle.", "The answer is (A) 120°.", "I choose C. Wait, no.",
      '{"answer": "A"} or {"answer": "C"}', "A\n\nB\n\nC", "选项C不正确。"],
 )  # fmt: skip
 def test_choices_that_nobody_declared_are_unread(text):

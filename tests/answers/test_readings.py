@@ -148,3 +148,17 @@ def test_expressions_are_compared_in_a_thread():
     thread.start()
     thread.join(60)
     assert results == [True]
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("It is a quarter to five.", "right"),
+        ("It is 4:45, not 3:15.", "right"),
+        ("It is 3:15, not 4:45.", "other"),
+        ("It is either 3:15 or 4:45.", "unread"),
+        ("The train leaves at 3:15 and arrives at 4:45.", "unread"),
+    ],
+)
+def test_of_several_times_the_asserted_one_is_read(text, verdict):
+    assert judge_text(text, "4:45 pm", question="What time is it?") == verdict
