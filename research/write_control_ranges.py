@@ -36,8 +36,8 @@ DRAWN, REAL_BASE = "drawn world", "real model"
 KNOWN = ("order", "follows-hints", "unsure-agreeable", "copies-context", "misperceives")
 """Causes that the controls have, as checks outside the diagnosis say. The real model as it is answers A; it gives the suggested one of yes and no in
 .76 [.66, .84] of 80 answers (`check_suggested`), the claimed false colour in 7 of 9 (tests/real), and the false answer of before in 12 of 30
-(`check_repeated`). As `bench vqa` reads its 90 answers about the pairs, those to where a thing is are false in 4 of 9, and those to its colour
-in none.
+(`check_repeated`). It misplaces 12 of 22 things, and names 9 of 9 colours
+(`tests/real/test_diagnosis.py`).
 """
 Effects = dict[str, tuple[Sequence[EffectRow], tuple[str, ...]]]
 """The rows of each control, and the causes that it has."""

@@ -344,7 +344,7 @@ def effects_table(found: Mapping[str, Mapping[str, Any]]) -> str:
     effects: dict[str, dict[str, str]] = {}
     for name, diagnosis in found.items():
         for row in diagnosis.get("effects", ()):
-            if row["kind"] is None and row["low"] is not None:
+            if row["kind"] is None and row["low"] is not None and row["n"]:
                 percent = (f"{100 * row[key]:.0f}" for key in ("value", "low", "high"))
                 words = "{} [{}, {}] ({})".format(*percent, row["n"])
                 named = row["test"] in diagnosis["verdict"]
