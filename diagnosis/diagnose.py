@@ -21,7 +21,7 @@ from mmprobe.diagnosis.examples import EXAMPLES, Example, ask_examples, choose_e
 from mmprobe.diagnosis.images import describe_loss
 from mmprobe.diagnosis.judged import count_labels
 from mmprobe.diagnosis.rules import Named, find_verdict, measure_causes, measure_effects, name_causes
-from mmprobe.diagnosis.run import ANSWERS, READ_TOGETHER, answer_all, find_unread, list_kept, run_battery
+from mmprobe.diagnosis.run import ANSWERS, answer_all, find_unread, list_kept, run_battery
 from mmprobe.diagnosis.table import Table
 from mmprobe.errors import InputError, NotApplicable, name_option, option
 from mmprobe.files import redact, write_whole
@@ -29,7 +29,14 @@ from mmprobe.ledger import Ledger, fingerprint, hash_questions, lock_folder
 from mmprobe.models import Model
 from mmprobe.probes import ObjectsTold, tell_objects
 from mmprobe.samples import Sample, with_template
-from mmprobe.settings import DIAGNOSED_TOKENS, AskSettings, FolderSettings, TraceArgs, sort_settings
+from mmprobe.settings import (
+    DIAGNOSED,
+    DIAGNOSED_TOKENS,
+    AskSettings,
+    FolderSettings,
+    TraceArgs,
+    sort_settings,
+)
 from mmprobe.traces.asking import GivenAnswers, digest, read_given_answers
 
 SETTINGS = "settings.json"
@@ -184,8 +191,8 @@ def diagnose(
             lists they name. `lexical` for nobody, `model:PROVIDER/MODEL`, `model:local/FOLDER` or `ensemble:A,B,C`; its
             replies are kept in `judge.sqlite`.
         retry_unscored: ask the judge again what it left unscored in an earlier call.
-        settings: of `AskSettings`, `batch_size` (1; 8 readings or more share a pass), `max_new_tokens` (128) and `template`; of `FolderSettings`, `resume` and
-            `overwrite`.
+        settings: of `AskSettings`, `batch_size` (8 answers or readings in a pass), `max_new_tokens` (128) and `template`; of
+            `FolderSettings`, `resume` and `overwrite`.
 
     Raises:
         InputError: an argument is out of range; no such judge, or it cannot be opened; `out` holds a diagnosis
@@ -198,6 +205,7 @@ def diagnose(
         ['blind']
     """
     asking, folder = sort_settings(diagnose, {**settings, "out": out}, AskSettings, FolderSettings)
+    asking = DIAGNOSED.replace(**asking.chosen)
     samples, out = with_template(samples, asking.template), Path(out)
     batch_size, max_new_tokens = asking.batch_size, asking.max_new_tokens or DIAGNOSED_TOKENS
     if not isinstance(max_new_tokens, int):
@@ -231,7 +239,7 @@ def diagnose(
         diagnosis = _add_sight(diagnosis, model, samples)
         study = answer_all(model, shown, ledger, batch_size, max_new_tokens, given)
         chosen = choose_examples(diagnosis.verdict, diagnosis.answers)
-        examples = ask_examples(study, chosen, load_tests(), ledger, READ_TOGETHER)
+        examples = ask_examples(study, chosen, load_tests(), ledger, batch_size)
         passes = sum(each.passes for each in examples) / diagnosis.n
         diagnosis = diagnosis._replace(examples=examples, passes=diagnosis.passes + passes)
         if unread:

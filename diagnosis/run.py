@@ -34,7 +34,6 @@ log = logging.getLogger("mmprobe")
 
 ANSWERS, MEASURES = "answers.part.jsonl", "measures.jsonl"
 TURNS = (1, 2)  # of what is measured further
-READ_TOGETHER = 8  # answers and readings, at least: most share their images, and are short after these
 
 
 def run_battery(
@@ -52,7 +51,7 @@ def run_battery(
     reads what rules cannot.
 
     Args:
-        batch_size: how many answers are generated, and how many readings are made, together; 8 at least.
+        batch_size: how many answers are generated, and how many readings are made, together.
 
     Raises:
         NotApplicable: no sample has images, or a sample begins its answer with a prefill.
@@ -66,7 +65,6 @@ def run_battery(
     n_sets = len(set(image_sets(samples).tolist()))
     if len(samples) < LIMITS.least_answers or n_sets < LIMITS.least_sets:
         log.warning("no cause can be named from so few answers; the verdict says how many it takes")
-    batch_size = max(batch_size, READ_TOGETHER)
     study = answer_all(model, samples, ledger, batch_size, max_new_tokens, given)
     prefixes = share_prefixes(model, [])  # of all tests
     _measure(study, ledger, batch_size, prefixes)

@@ -296,6 +296,10 @@ class AskSettings(Record):
         return self.replace(max_new_tokens=length_of(sample, self.lengths), **own)
 
 
+DIAGNOSED = AskSettings(max_new_tokens=DIAGNOSED_TOKENS, batch_size=8)
+"""What a diagnosis asks with where nobody says: most of its readings share their images, and are short after these."""
+
+
 class GenerateArgs(TypedDict, total=False):
     """Keywords of functions that let a model answer: the fields of `AskSettings` but the method.
 
@@ -311,6 +315,10 @@ class GenerateArgs(TypedDict, total=False):
     seed: int | None
     shared_prefix: bool
     compile: bool
+
+
+DIAGNOSED = AskSettings(max_new_tokens=DIAGNOSED_TOKENS, batch_size=8)
+"""What a diagnosis asks with where nobody says: most of its readings share their images, and are short after these."""
 
 
 class AskArgs(GenerateArgs, total=False):

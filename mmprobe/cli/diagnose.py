@@ -24,7 +24,7 @@ from mmprobe.cli.options import (
 )
 from mmprobe.errors import InputError, unknown_name
 from mmprobe.ledger import check_earlier, check_unlocked
-from mmprobe.settings import DIAGNOSED_TOKENS, AskSettings, DataSettings, FolderSettings, ModelSettings
+from mmprobe.settings import DIAGNOSED, AskSettings, DataSettings, FolderSettings, ModelSettings
 
 MOST_DRAWS = 16  # of pairs that each model is asked about
 
@@ -32,7 +32,7 @@ MOST_DRAWS = 16  # of pairs that each model is asked about
 def diagnose(
     model: ModelSettings,
     folder: FolderSettings,
-    asking: AskSettings = AskSettings(max_new_tokens=DIAGNOSED_TOKENS),  # noqa: B008
+    asking: AskSettings = DIAGNOSED,
     data: DataSettings = DataSettings(),  # noqa: B008
     seed: DrawnSeed = None,
     fail_on: Annotated[

@@ -10,7 +10,7 @@ import typer
 from mmprobe.cli.options import AsJson, Capture, print_result
 from mmprobe.errors import InputError
 from mmprobe.files import format_bytes, read_results
-from mmprobe.settings import AskSettings, ModelSettings
+from mmprobe.settings import DIAGNOSED, AskSettings, ModelSettings
 from mmprobe.stats.power import design_effect, questions_for
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _load_known(
 
 
 def plan_diagnose(
-    asking: AskSettings,
+    asking: AskSettings = DIAGNOSED,
     model: ModelSettings = ModelSettings(),  # noqa: B008
     samples: SampleCount = None,
     data: PromptData = None,

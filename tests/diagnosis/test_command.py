@@ -251,3 +251,21 @@ def test_a_diagnosis_whose_records_lack_a_later_test_is_resumed(tmp_path):
     assert resumed.code == 0, resumed.stderr
     causes = json.loads((tmp_path / "out" / "diagnosis.json").read_text())["causes"]
     assert not causes["language-prior"]["tested"] and causes["follows-hints"]["tested"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("given", "most"), [({}, 8), ({"batch_size": 2}, 2)])
+def test_no_pass_has_more_rows_than_the_batch_size_says(tiny_spd, tmp_path, given, most):
+    samples = load_samples(make_pairs(tmp_path / "pairs", 2, 5))
+    rows = []
+
+    def count(module, args, kwargs):
+        shown = kwargs.get("input_ids", kwargs.get("inputs_embeds"))
+        rows.append(len(args[0] if shown is None else shown))
+
+    handle = tiny_spd.hf.register_forward_pre_hook(count, with_kwargs=True)
+    try:
+        diagnose(tiny_spd, samples, tmp_path / "out", **given)
+    finally:
+        handle.remove()
+    assert max(rows) == most
