@@ -23,7 +23,7 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.ledger import Ledger
 from mmprobe.models import Model
 from mmprobe.models.likelihood import share_prefixes
-from mmprobe.models.reading import PrefixStore
+from mmprobe.models.reading import PrefixStore, float32_logits
 from mmprobe.registry import tolerate_plug_ins
 from mmprobe.samples import Sample, check_no_videos, image_sets
 from mmprobe.settings import DIAGNOSED_TOKENS, AskSettings
@@ -66,10 +66,11 @@ def run_battery(
     if len(samples) < LIMITS.least_answers or n_sets < LIMITS.least_sets:
         log.warning("no cause can be named from so few answers; the verdict says how many it takes")
     study = answer_all(model, samples, ledger, batch_size, max_new_tokens, given)
-    prefixes = share_prefixes(model, [])  # of all tests
-    _measure(study, ledger, batch_size, prefixes)
-    for turn in TURNS:
-        _measure_further(study, turn, read_records(ledger, samples), ledger, batch_size, prefixes)
+    prefixes = share_prefixes(model, [])  # of all tests, as the float32 copy of the unembedding is
+    with float32_logits(model):
+        _measure(study, ledger, batch_size, prefixes)
+        for turn in TURNS:
+            _measure_further(study, turn, read_records(ledger, samples), ledger, batch_size, prefixes)
     if judge is not None:
         ask_judge(judge, samples, read_records(ledger, samples), ledger)
     return read_records(ledger, samples)

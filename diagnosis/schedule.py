@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Sequence
-from contextlib import nullcontext
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
@@ -23,7 +22,15 @@ from mmprobe.models.attention import AttentionCall, softmax_rows
 from mmprobe.models.finite import watch_finite
 from mmprobe.models.loading import build_generation_kwargs
 from mmprobe.models.prompt import Chat, render_chat
-from mmprobe.models.reading import PrefixStore, Reading, begin_chats, float32_logits, image_key, read_chats
+from mmprobe.models.reading import (
+    PrefixStore,
+    Reading,
+    begin_chats,
+    float32_logits,
+    image_key,
+    own_logits,
+    read_chats,
+)
 
 log = logging.getLogger("mmprobe")
 
@@ -149,8 +156,9 @@ def run(
     joined = together(tasks)
     try:
         requests = next(joined)
-        while True:
-            requests = joined.send(_answer(model, requests, batch_size, prefixes))
+        with float32_logits(model):
+            while True:
+                requests = joined.send(_answer(model, requests, batch_size, prefixes))
     except StopIteration as stop:
         return list(stop.value)
 
@@ -177,31 +185,26 @@ def _answer(
         range(len(requests)), key=lambda place: (*kind(place), first[shown[place]], length(place))
     )
     size = batch_size if model.family.batches else 1
-    for (name, _), same in groupby(ordered, key=kind):
+    for _, same in groupby(ordered, key=kind):
         left = list(same)
-        # one float32 copy of the unembedding for all readings; answers are generated as the model does
-        precise = float32_logits(model) if name == Read.__name__ else nullcontext()
-        with precise:
-            while left:
-                places = sorted(left[:size], key=length)
-                parts = (
-                    cut_padded(places, list(map(length, places))) if model.device.type == "cpu" else [places]
-                )
-                try:
-                    found = [
-                        each
-                        for part in parts
-                        for each in _answer_batch(model, [requests[place] for place in part], prefixes)
-                    ]
-                except (torch.OutOfMemoryError, MemoryError):
-                    if size == 1:
-                        raise
-                    size //= 2
-                    log.warning("out of memory; continuing with %d readings at a time", size)
-                    continue
-                for place, result in zip(places, found, strict=True):
-                    results[place] = result
-                left = left[size:]
+        while left:
+            places = sorted(left[:size], key=length)
+            parts = cut_padded(places, list(map(length, places))) if model.device.type == "cpu" else [places]
+            try:
+                found = [
+                    each
+                    for part in parts
+                    for each in _answer_batch(model, [requests[place] for place in part], prefixes)
+                ]
+            except (torch.OutOfMemoryError, MemoryError):
+                if size == 1:
+                    raise
+                size //= 2
+                log.warning("out of memory; continuing with %d readings at a time", size)
+                continue
+            for place, result in zip(places, found, strict=True):
+                results[place] = result
+            left = left[size:]
     return results
 
 
@@ -259,7 +262,7 @@ def _say_batch(model: Model, batch: Sequence[Say], prefixes: PrefixStore | None)
     chats = [each.chat for each in batch]
     inputs, columns = begin_chats(model, chats, prefixes if chats[0].images else None)
     longest = max(each.longest for each in batch)
-    with torch.inference_mode(), watch_finite(model, inputs):
+    with torch.inference_mode(), own_logits(model), watch_finite(model, inputs):
         ids = model.hf.generate(**inputs, **build_generation_kwargs(model, longest))
     said = ids[:, columns:].tolist()
     return [_end(model, row[: each.longest]) for row, each in zip(said, batch, strict=True)]

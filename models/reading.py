@@ -510,13 +510,20 @@ class Reading:
         self, beginnings: Sequence[Prefix], observers: Observers | None = None
     ) -> Iterator[tuple[int, int, Tensor]]:
         """Yield what `_read_blocks` yields, from a pass over what follows the beginnings."""
-        unembedding = self.model.hf.get_output_embeddings()
-        for row, states in enumerate(self._read_states(beginnings, observers)):
-            steps = len(self.rows[row].ids)
-            states = states[self.rows[row].queries.start - len(beginnings[row].ids) :][:steps]
-            length = pass_length(self.model, 1, steps)
-            for first in range(0, steps, length):
-                yield row, first, unembedding(states[first : first + length]).float()
+        unembedding, read = self.model.hf.get_output_embeddings(), self._read_states(beginnings, observers)
+        answered = []  # the states that predict the answers, of all rows one after another: weights are read once for all
+        for row, states, beginning in zip(self.rows, read, beginnings, strict=True):
+            answered.append(states[row.queries.start - len(beginning.ids) :][: len(row.ids)])
+        joined = torch.cat(answered)
+        length = pass_length(self.model, 1, len(joined))
+        for first in range(0, len(joined), length):
+            logits, begin = unembedding(joined[first : first + length]).float(), 0
+            for number, row in enumerate(self.rows):
+                end = begin + len(row.ids)
+                part = logits[max(begin - first, 0) : max(end - first, 0)]
+                if len(part):
+                    yield number, max(first - begin, 0), part
+                begin = end
 
     def _read_states(self, beginnings: Sequence[Prefix], observers: Observers | None = None) -> Tensor:
         """Return what the unembedding reads of each row after its beginning, [row, position, hidden].
@@ -534,7 +541,7 @@ class Reading:
             ids[end : end + len(row.ids)] = row.ids
         cache, states = build_cache(self.model, beginnings, paddings), list[Tensor]()
         observed = {("normed", -1): states.append, **(observers or {})}
-        with torch.inference_mode(), observe_points(self.model, observed):
+        with torch.inference_mode(), no_logits(self.model), observe_points(self.model, observed):
             options = build_generation_kwargs(self.model, 1)
             self.model.hf.generate(**inputs, **options, past_key_values=cache)
         return states[0]
@@ -788,7 +795,9 @@ def first_difference(inputs: dict[str, Any], others: dict[str, Any]) -> int:
     return int(differs.nonzero()[0]) if differs.any() else len(differs)
 
 
-_float32: list[nn.Module] = []  # unembeddings of open blocks of `float32_logits`
+_own: dict[
+    nn.Module, Forward
+] = {}  # of the unembeddings of open blocks of `float32_logits`, their own forward
 
 
 @contextmanager
@@ -797,29 +806,63 @@ def float32_logits(model: Model) -> Iterator[None]:
 
     This covers the unembedding and any scaling or capping of logits. Large bfloat16 logits are 0.125 apart,
     more than one token of a prompt contributes. Half-precision weights are copied within the block, which
-    takes 2.2 GB for a 7B model. Generate answers outside the block: float32 logits may change them.
+    takes 2.2 GB for a 7B model. Float32 logits may change what the model answers: generate within `own_logits`.
 
     Example:
         >>> with float32_logits(model):                                # doctest: +SKIP
         ...     logits = reading.logits()
     """
     unembedding = model.hf.get_output_embeddings()
-    if unembedding in _float32:  # an outer block does it
+    if unembedding in _own:  # an outer block does it
         yield
         return
-    float32_unembedding = cast_to_float32(unembedding)
-    if float32_unembedding is unembedding:
+    precise = cast_to_float32(unembedding)
+    if precise is unembedding:
         yield
         return
-    handle = unembedding.register_forward_hook(
-        lambda module, args, output: float32_unembedding(args[0].float())
-    )
-    _float32.append(unembedding)
+    _own[unembedding] = unembedding.forward
     try:
-        yield
+        with wrap_forward(unembedding, lambda forward: lambda states: precise(states.float())):
+            yield
     finally:
-        _float32.remove(unembedding)
-        handle.remove()
+        del _own[unembedding]
+
+
+@contextmanager
+def own_logits(model: Model) -> Iterator[None]:
+    """Compute logits as the model does, within a block of `float32_logits`, too.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> model = load_model("tiny-spd", device="cpu", dtype="bfloat16")
+        >>> states = torch.zeros(1, model.hf.lm_head.in_features, dtype=torch.bfloat16)
+        >>> with float32_logits(model), own_logits(model):
+        ...     model.hf.lm_head(states).dtype
+        torch.bfloat16
+    """
+    unembedding = model.hf.get_output_embeddings()
+    with wrap_forward(unembedding, lambda forward: lambda states: _own.get(unembedding, forward)(states)):
+        yield
+
+
+@contextmanager
+def no_logits(model: Model) -> Iterator[None]:
+    """Let passes that are made for keys, values and states return zeros for logits: the unembedding can be a tenth of a pass.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> model = load_model("tiny-spd", device="cpu")
+        >>> with no_logits(model):
+        ...     model.hf.lm_head(torch.ones(1, model.hf.lm_head.in_features)).abs().max()
+        tensor(0.)
+    """
+    vocabulary = model.hf.config.get_text_config().vocab_size
+
+    def skip(states: Tensor) -> Tensor:
+        return states.new_zeros(*states.shape[:-1], vocabulary)
+
+    with wrap_forward(model.hf.get_output_embeddings(), lambda forward: skip):
+        yield
 
 
 def cast_to_float32(module: nn.Module) -> nn.Module:
@@ -1442,7 +1485,7 @@ def read_tokens(
     observed = (
         observe(model.family.final_norm(model.hf), outputs=states.append) if keeps_states else nullcontext()
     )
-    with torch.inference_mode(), observed:
+    with torch.inference_mode(), no_logits(model), observed:
         model.hf.generate(**inputs, **build_generation_kwargs(model, 1), past_key_values=cache)
     delta = None if before else getattr(model.hf.model, "rope_deltas", None)
     prefixes, layers = [], list[Any](cache.layers)

@@ -13,7 +13,14 @@ from helpers.tiny_models import load_tiny_model
 from mmprobe.models import reading as module
 from mmprobe.models.points import change_component
 from mmprobe.models.prompt import build_chat
-from mmprobe.models.reading import PrefixStore, Reading, float32_logits, read_chats
+from mmprobe.models.reading import (
+    PrefixStore,
+    Reading,
+    float32_logits,
+    no_logits,
+    own_logits,
+    read_chats,
+)
 from mmprobe.samples import Sample
 
 # deep features, sliding windows, tiles, cross-attention
@@ -199,13 +206,17 @@ def test_gradients_are_those_of_the_first_pass_too(random_qwen, samples):
     torch.testing.assert_close((up - down) / 2e-2, fresh[0, -8, 3], atol=2e-3, rtol=2e-2)
 
 
-def test_float32_logits_are_computed_once_in_nested_blocks(samples):
+def test_logits_are_those_of_the_innermost_block(samples):
     model = load_tiny_model("llava_next")
     model.hf.to(torch.bfloat16)
     head = model.hf.get_output_embeddings()
+    states = torch.randn(2, head.in_features, generator=torch.Generator().manual_seed(0)).bfloat16()
+    own, precise = head(states), states.float() @ head.weight.float().T
     with float32_logits(model):
-        hooks = len(head._forward_hooks)
-        with float32_logits(model):
-            assert len(head._forward_hooks) == hooks
+        with float32_logits(model), own_logits(model):
+            torch.testing.assert_close(head(states), own, rtol=0, atol=0)
+        with no_logits(model):
+            assert head(states).shape == own.shape and not head(states).any()
+        torch.testing.assert_close(head(states), precise)
         assert Reading(model, model.batch(samples[:1]), ANSWERS[:1]).logits().dtype == torch.float32
-    assert not head._forward_hooks and not module._float32
+    torch.testing.assert_close(head(states), own, rtol=0, atol=0)
