@@ -1,5 +1,5 @@
 # make check    lint, check types, run the fast tests of this checkout
-# make test     lint, check types, run the tests of the built wheel
+# make test     lint, run the tests of the built wheel
 # make families compare a tiny model of every type with eager transformers, images and videos (ten minutes on one core); CI does nightly
 # make exhaustive  run what `make test` leaves out of all types, methods and pages (ten minutes on two cores), of the built wheel
 # make stress   run the tests that kill, attack, train and measure, of the built wheel
@@ -24,16 +24,12 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # A worker that has nothing left to do takes tests from another one. Each has one core.
 PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: check test tests exhaustive families research stress real lint types demo demo-real perf gpu docs site organisms model-card format clean
+.PHONY: check test exhaustive families research stress real lint types demo demo-real perf gpu docs site organisms model-card format clean
 
 check: lint types $(VENV)/.editable
 	$(PYTEST) --ignore tests/research -m "not slow and not browser and not stress and not real and not exhaustive" tests
 
-# Types are checked beside the tests, whose processes wait at times.
 test: lint $(VENV)/.wheel $(VENV)/.browser
-	@$(MAKE) --no-print-directory --jobs 2 types tests
-
-tests:
 	$(PYTEST) $(PYTEST_OPTIONS) --ignore tests/research -m "not stress and not real and not exhaustive" tests
 
 exhaustive: $(VENV)/.dev $(VENV)/.wheel

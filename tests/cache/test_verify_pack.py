@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
+import h5py
 import numpy as np
 import pytest
 import xarray as xr
+from helpers.runs import edit_trace
 
+import mmprobe as mp
 from mmprobe.cache import open_run, pack, verify
 from mmprobe.errors import InputError
+from mmprobe.samples import Sample
 
 
 def read_contents(run):
@@ -123,3 +129,17 @@ def test_pack_needs_an_existing_folder_and_an_unpacked_run(make_run, tmp_path):
     file = pack(folder, tmp_path / "run.h5")
     with pytest.raises(InputError, match="packed already"):
         pack(file, tmp_path / "again.h5")
+
+
+@pytest.mark.parametrize("name", ["tokens/text", "tokens/id"])
+def test_verify_names_a_trace_that_lacks_what_every_trace_has(name, random_qwen, image_paths, tmp_path):
+    sample = Sample(id="a", question="?", images=image_paths[:1])
+    run = mp.trace(random_qwen, [sample], tmp_path / "run", max_new_tokens=2)
+    file = run.path / "samples" / "a.h5"
+    with h5py.File(file) as source:
+        attributes = dict(source.attrs)
+    assert "fingerprint" in json.loads((run.path / "run.json").read_text()) and attributes
+    edit_trace(file, lambda root: root.__delitem__(name))
+    problems = verify(run.path)
+    assert problems and all(problem.startswith("a: ") for problem in problems)
+    assert any(name in problem for problem in problems), problems

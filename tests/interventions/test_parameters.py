@@ -45,27 +45,23 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("method", "setting"), WRONG)
-def test_a_wrong_parameter_is_told_before_torch(method, setting, tmp_path):
+def test_a_wrong_parameter_is_told_before_torch(tmp_path):
+    """All in one new process, which ends without torch."""
     (tmp_path / "samples.jsonl").write_text('{"id": "1", "question": "?"}\n')
-    command = [
-        "trace",
-        "--model",
-        "tiny-spd",
-        "--data",
-        str(tmp_path / "samples.jsonl"),
-        "--out",
-        str(tmp_path / "x"),
-    ]
-    code = (
-        "import sys, mmprobe.cli\n"
-        "try:\n    mmprobe.cli.main()\n"
-        "except SystemExit as error:\n    print(error.code, 'torch' in sys.modules)"
-    )
-    arguments = [sys.executable, "-c", code, *command, "--method", method, "--set", setting]
-    finished = subprocess.run(arguments, capture_output=True, text=True)
-    assert finished.stdout.split() == ["2", "False"], finished.stderr
-    assert WRONG[method, setting] in finished.stderr and len(finished.stderr.splitlines()) == 1
+    command = ["trace", "--model", "tiny-spd", "--data", "samples.jsonl", "--out", "x", "--method"]
+    code = f"""
+import sys, mmprobe.cli
+for method, setting in {list(WRONG)}:
+    sys.argv[1:] = {command} + [method, "--set", setting]
+    try:
+        mmprobe.cli.main()
+    except SystemExit as error:
+        print(error.code, "torch" in sys.modules)
+"""
+    finished = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert finished.stdout.splitlines() == ["2 False"] * len(WRONG), finished.stderr
+    for line, words in zip(finished.stderr.splitlines(), WRONG.values(), strict=True):
+        assert words in line
 
 
 def test_every_command_with_a_method_tells_it(tmp_path):

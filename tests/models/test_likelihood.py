@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
 
 from mmprobe.models.likelihood import Spellings, score_spellings, share_prefixes, sum_spellings
@@ -48,7 +49,7 @@ def eager_logprob(model, sample: Sample, ids: tuple[int, ...]) -> float:
 @pytest.mark.parametrize(
     "name", ["tiny-spd", "qwen2_5_vl", pytest.param("gemma3", marks=pytest.mark.exhaustive)]
 )
-@pytest.mark.parametrize("batch_size", [1, 8])
+@pytest.mark.parametrize("batch_size", first_fast([8, 1]))
 def test_scores_are_those_of_an_eager_loop(name, batch_size, samples, tiny_spd):
     model = tiny_spd if name == "tiny-spd" else load_tiny_model(name)
     spellings = [each for word in WORDS for each in Spellings(model).of(word, exact=word.endswith("A"))]

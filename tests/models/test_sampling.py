@@ -8,6 +8,7 @@ import re
 
 import pytest
 import torch
+from helpers.slow import first_fast
 from transformers import GenerationMixin
 from transformers.generation import GenerationMode
 
@@ -34,7 +35,7 @@ OF_A_CHECKPOINT = {
 SAMPLE = Sample(id="a", question="Is there a star?")
 
 
-@pytest.fixture(params=OF_A_CHECKPOINT)
+@pytest.fixture(params=first_fast(OF_A_CHECKPOINT, 5))
 def model(request, tiny_spd):
     """The embedded model with one setting of a checkpoint."""
     before = tiny_spd.hf.generation_config

@@ -208,8 +208,10 @@ def test_another_dtype_is_refused(command, checkpoint, pairs, tmp_path):
     call = [*COMMANDS.get(command, own), "--data", pairs, "--out", tmp_path / "out", "--device", "cpu"]
     call += ["--voters" if command == "filter" else "--model", checkpoint]
     assert run_in_process(*call).code == 0
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     refused = run_in_process(*call, "--dtype", "bfloat16", "--resume")
     assert refused.code == 2 and ("dtype" in refused.stderr or "another model" in refused.stderr)
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
     assert run_in_process(*call, "--dtype", "float32", "--resume").code == 0, "as it was loaded"
 
 

@@ -95,9 +95,10 @@ def test_another_prompt_than_the_template_gives_is_found(monkeypatch):
     assert {"prompt of drawn-1", "prompt of drawn-2"} <= not_ok(load_tiny_model("qwen2_5_vl"))
 
 
-def test_the_command_writes_its_lines(tmp_path, monkeypatch, tiny_spd, image_paths):
+def test_the_command_writes_its_lines(tmp_path, monkeypatch, image_paths):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("mmprobe.models.load_model", lambda *_, **__: tiny_spd)
+    model = load_tiny_model("llava")
+    monkeypatch.setattr("mmprobe.models.load_model", lambda *_, **__: model)
     samples = [
         {"id": "mine", "question": "Is there a star?", "images": [str(image_paths[0])], "system": "Be brief."}
     ]
@@ -105,7 +106,7 @@ def test_the_command_writes_its_lines(tmp_path, monkeypatch, tiny_spd, image_pat
     done = run_in_process("check", "tiny-spd", "--data", "mine.jsonl")
     assert done.code == 0, done.stdout
     result = json.loads((tmp_path / "check.json").read_text())
-    assert result["ok"] and result["model"]["name"] == "tiny-spd" and result["versions"]["torch"]
+    assert result["ok"] and result["model"]["name"] == model.name and result["versions"]["torch"]
     assert "attention of mine" in {check["name"] for check in result["checks"]}
     assert done.stdout.splitlines()[-1].startswith(f"0 of {len(result['checks'])} not ok")
 
