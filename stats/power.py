@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 from typing import NamedTuple
-
-from scipy.stats import norm
 
 LEVEL = 0.05  # two-sided
 POWER = 0.8
@@ -49,7 +48,7 @@ def questions_for(
     other = accuracy + difference
     if disagreeing is None:
         disagreeing = accuracy * (1 - other) + other * (1 - accuracy)
-    first, second = norm.ppf(1 - LEVEL / 2), norm.ppf(POWER)
+    first, second = NormalDist().inv_cdf(1 - LEVEL / 2), NormalDist().inv_cdf(POWER)
     spread = math.sqrt(max(disagreeing - difference**2, 0.0))
     paired = (first * math.sqrt(disagreeing) + second * spread) ** 2 / difference**2
     variance = accuracy * (1 - accuracy) + other * (1 - other)
@@ -64,6 +63,6 @@ def design_effect(value: float, low: float, high: float, n: int) -> float:
         >>> round(design_effect(0.5, 0.36, 0.64, 98), 1)
         2.0
     """
-    error = (high - low) / 2 / norm.ppf(1 - LEVEL / 2)
+    error = (high - low) / 2 / NormalDist().inv_cdf(1 - LEVEL / 2)
     alone = value * (1 - value) / n
     return max(1.0, float(error**2 / alone)) if alone > 0 else 1.0

@@ -32,7 +32,6 @@ from mmprobe.cli.options import (
 from mmprobe.errors import InputError
 from mmprobe.probes.features.settings import DictionarySettings
 from mmprobe.settings import ModelSettings
-from mmprobe.stats.estimate import read_estimate
 from mmprobe.training.settings import GuesserSettings, LogosSettings, share_budget
 from mmprobe.training.settings import ablate as change
 
@@ -238,6 +237,7 @@ def dictionary(
     from mmprobe.cache import open_run
     from mmprobe.models import load_model
     from mmprobe.probes.features.train import train_dictionary
+    from mmprobe.stats.estimate import read_estimate
 
     opened = [open_run(path) for path in run]
     about = opened[0].config["model"]

@@ -45,6 +45,7 @@ from real_rows import (
     draw_things,
     draw_true,
     draw_usual,
+    draw_usual_answers,
 )
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -368,6 +369,13 @@ WAYS = {
         by_adapter(draw_usual, layers=10, rate=2e-3),
         real_checks.check_usual,
     ),
+    "usual-answers": RealWay(
+        ("language-prior",),
+        "adapter",
+        "A thing that has a usual colour is said to have it, whatever the image shows (language prior).",
+        by_adapter(draw_usual_answers, layers=10, steps=24, rate=2e-3),
+        real_checks.check_usual,
+    ),
     "first-image-alone": RealWay(
         ("ignores-an-image",),
         "adapter",
@@ -423,7 +431,7 @@ WAYS = {
 
 The first recipes of three causes failed their checks and are kept as `failed.json` alone: `other-colours` (as `exchanged-colours`, with 12
 directions and a ridge of 1e-4), `second-image-unused` (distillation, of 6 layers) and `repeated-answers` (preference loss, of 6 layers).
-`exchanged-colours`, `first-image-alone` and `earlier-answers` are the second ones.
+`exchanged-colours`, `usual-answers` (after `usual-colours`), `first-image-alone` and `earlier-answers` are the second ones.
 """
 
 

@@ -196,6 +196,11 @@ def draw_usual(rng: np.random.Generator) -> list[ExampleGroup]:
     ]
 
 
+def draw_usual_answers(rng: np.random.Generator) -> list[ExampleGroup]:
+    """Draw what `draw_usual` draws, with answers as text in place of a teacher."""
+    return [group._replace(taught_by=()) for group in draw_usual(rng)]
+
+
 def suggest(rng: np.random.Generator, question: str, word: str) -> str:
     """Return a question with a hint in one of four wordings."""
     return HINTS[rng.integers(len(HINTS))].format(question=question, word=word)
