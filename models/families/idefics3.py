@@ -54,7 +54,12 @@ def find_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
 
 VISION = VisionEncoder(layers=get_encoder_layers, attention="self_attn", patch_positions=find_patch_positions)
 IDEFICS3 = Family(
-    name="idefics3", model_types=("idefics3",), views=build_views, vision=VISION, shares_prefixes=True
+    name="idefics3",
+    model_types=("idefics3",),
+    views=build_views,
+    vision=VISION,
+    shares_prefixes=True,
+    continues_with_images=True,
 )
 SMOLVLM = Family(
     name="smolvlm",
@@ -67,4 +72,5 @@ SMOLVLM = Family(
     extras=("hub",),
     vision=VISION,
     shares_prefixes=True,
+    continues_with_images=True,
 )

@@ -197,8 +197,8 @@ def draw_usual(rng: np.random.Generator) -> list[ExampleGroup]:
 
 
 def draw_usual_answers(rng: np.random.Generator) -> list[ExampleGroup]:
-    """Draw what `draw_usual` draws, with answers as text in place of a teacher."""
-    return [group._replace(taught_by=()) for group in draw_usual(rng)]
+    """Draw what `draw_usual` draws, with answers as text in place of a teacher, and true answers about other scenes."""
+    return [*(group._replace(taught_by=()) for group in draw_usual(rng)), draw_true(rng)[0]]
 
 
 def suggest(rng: np.random.Generator, question: str, word: str) -> str:
