@@ -380,7 +380,7 @@ WAYS = {
         ("ignores-an-image",),
         "adapter",
         "Questions about two images are answered from the first one alone: both are said to show what it shows.",
-        by_adapter(draw_first_alone, layers=14, rate=2e-3),
+        by_adapter(draw_first_alone, layers=14, steps=18, rate=2e-3),
         real_checks.check_first_alone,
     ),
     "one-too-many": RealWay(
