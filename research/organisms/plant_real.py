@@ -373,7 +373,7 @@ WAYS = {
         ("language-prior",),
         "adapter",
         "A thing that has a usual colour is said to have it, whatever the image shows (language prior).",
-        by_adapter(draw_usual_answers, layers=10, steps=30, rate=2e-3),
+        by_adapter(draw_usual_answers, layers=12, steps=30, epochs=5, rate=3e-3),
         real_checks.check_usual,
     ),
     "first-image-alone": RealWay(
