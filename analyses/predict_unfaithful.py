@@ -195,7 +195,7 @@ def _add_auc(out: xr.Dataset, seed: int) -> None:
     auc = estimate_auc(out["score"].values, labels == 1, groups)
     out.update(auc.variables("auc"))
     types = np.unique(out["question_type"].values, return_inverse=True)[1]
-    out.update(estimate_auc(rate_by_type(types, labels, fold), labels == 1, groups).variables("auc_type"))
+    out.update(estimate_auc(_rate_by_type(types, labels, fold), labels == 1, groups).variables("auc_type"))
     out.update(estimate_auc_within(out["score"].values, labels == 1, types, groups).variables("auc_within"))
     pairs = [
         (labels[types == each] == 1).sum() * (labels[types == each] == 0).sum() for each in np.unique(types)
@@ -239,7 +239,7 @@ def held_out_scores(values: np.ndarray, labels: np.ndarray, fold: np.ndarray) ->
     return scores
 
 
-def rate_by_type(types: np.ndarray, labels: np.ndarray, fold: np.ndarray) -> np.ndarray:
+def _rate_by_type(types: np.ndarray, labels: np.ndarray, fold: np.ndarray) -> np.ndarray:
     """Return the share [sample] of label 1 among the samples of the same type in the other folds.
 
     One sample at the share of all types is added to each type, so that rare types stay near it (our choice).
@@ -250,7 +250,7 @@ def rate_by_type(types: np.ndarray, labels: np.ndarray, fold: np.ndarray) -> np.
         fold: int [sample].
 
     Example:
-        >>> rate_by_type(np.array([0, 0, 1, 1]), np.array([1, 1, 0, 0]), np.array([0, 1, 0, 1])).tolist()
+        >>> _rate_by_type(np.array([0, 0, 1, 1]), np.array([1, 1, 0, 0]), np.array([0, 1, 0, 1])).tolist()
         [0.75, 0.75, 0.25, 0.25]
     """
     rates = np.empty(len(labels))

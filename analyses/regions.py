@@ -90,10 +90,10 @@ def find_patches(trace: Trace, regions: Sequence[Region] | None = None) -> list[
             region.model_copy(update={"image": int(start)})
             for region, start in zip(regions, starts, strict=True)
         ]
-    return place_regions(regions, source, box, grid)
+    return _place_regions(regions, source, box, grid)
 
 
-def place_regions(
+def _place_regions(
     regions: Sequence[Region], source: np.ndarray, box: np.ndarray, grid: np.ndarray
 ) -> list[Patch]:
     """Return the cells that each region covers, as `find_patches`, of views that are given.
@@ -105,7 +105,7 @@ def place_regions(
 
     Example:
         >>> region = Region(image=0, box=(28, 0, 28, 28))
-        >>> place_regions([region], np.array([0]), np.array([[0, 0, 56, 28]]), np.array([[1, 2]]))
+        >>> _place_regions([region], np.array([0]), np.array([[0, 0, 56, 28]]), np.array([[1, 2]]))
         [Patch(view=0, top=0, bottom=1, left=1, right=2)]
     """
     patches = []

@@ -589,7 +589,7 @@ def _check_adapter(name: str, config: Any, folder: Path) -> None:
 def _find_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-        if name == "cpu" and (reason := find_unused_gpu()):
+        if name == "cpu" and (reason := _find_unused_gpu()):
             log.warning("this machine has a GPU that torch cannot use (%s); computing on the CPU", reason)
     try:
         device = torch.device(name)
@@ -599,11 +599,11 @@ def _find_device(name: str) -> torch.device:
     return device
 
 
-def find_unused_gpu() -> str | None:
+def _find_unused_gpu() -> str | None:
     """Return why torch cannot use an NVIDIA GPU that this machine has; None without one, or if it can.
 
     Example:
-        >>> find_unused_gpu()                                                             # doctest: +SKIP
+        >>> _find_unused_gpu()                                                             # doctest: +SKIP
         'The NVIDIA driver on your system is too old (found version 11040)'
     """
     if torch.cuda.is_available() or not DRIVER.exists():

@@ -102,7 +102,7 @@ class AnswerSource:
                 raise unknown_name("argument", name, known)
         self.model, self.source, self.finished = model, source, options.get("finished")
         self.max_new_tokens = options.get("max_new_tokens", MAX_NEW_TOKENS)
-        self.samples, self.name = list_samples(source), name_source(source)
+        self.samples, self.name = list_samples(source), _name_source(source)
         answers = options.get("answers")
         self.given = None if answers is None else read_given_answers(answers, self.samples)
         self.given_from = "given" if isinstance(answers, Mapping) else str(getattr(answers, "path", answers))
@@ -217,11 +217,11 @@ def list_samples(source: Run | Sequence[Sample]) -> list[Sample]:
     """
     samples = [trace.sample for trace in source] if isinstance(source, Run) else list(source)
     if not samples:
-        raise InputError(f"{name_source(source)}: has no samples")
+        raise InputError(f"{_name_source(source)}: has no samples")
     return samples
 
 
-def name_source(source: Run | Sequence[Sample]) -> str:
+def _name_source(source: Run | Sequence[Sample]) -> str:
     """Return the path of a run, or a word for samples, for messages."""
     return str(source.path) if isinstance(source, Run) else "samples"
 

@@ -61,7 +61,7 @@ class Steer(Method):
 
     def check_model(self, model: Model) -> None:
         if not self.neutral:
-            read_directions(self, model)
+            _read_directions(self, model)
 
     def create_state(self, context: MethodContext) -> MethodState:
         return _SteerState(self, context.model)
@@ -82,14 +82,14 @@ class StreamChange(NamedTuple):
     mean: Tensor
 
 
-def read_directions(method: Steer, model: Model) -> dict[int, StreamChange]:
+def _read_directions(method: Steer, model: Model) -> dict[int, StreamChange]:
     """Return the direction of each layer that a method changes.
 
     Raises:
         InputError: the file cannot be read, contains something else, or does not fit the model.
 
     Example:
-        >>> read_directions(Steer("verdict.nc", layer=5), model).keys()      # doctest: +SKIP
+        >>> _read_directions(Steer("verdict.nc", layer=5), model).keys()      # doctest: +SKIP
         dict_keys([5])
     """
     where = f"method steer: direction {method.direction or '(none)'}"
@@ -170,7 +170,7 @@ class _SteerState(MethodState):
         place = {"device": model.device, "dtype": model.hf.dtype}
         self.directions = {
             layer: StreamChange(*(None if value is None else value.to(**place) for value in direction))  # type: ignore[arg-type]
-            for layer, direction in read_directions(method, model).items()
+            for layer, direction in _read_directions(method, model).items()
         }
         self.sizes: list[Tensor] = []  # |change| / |x| for each layer of each step, in turn: [batch]
 

@@ -76,7 +76,7 @@ class MeasuredPairs(NamedTuple):
         return np.array([arrays[name] for arrays in self.arrays])
 
 
-def measure_pairs(
+def _measure_pairs(
     model: Model,
     clean: Sequence[Sample],
     corrupt: Sequence[Sample],
@@ -234,7 +234,7 @@ def find_circuit(
         return {"scores": scores, "metrics": np.array([nodes.before, nodes.pair.after[0]])}
 
     settings = {"analysis": "circuit", "steps": steps}
-    measured = measure_pairs(model, clean, corrupt, measure, settings, options)
+    measured = _measure_pairs(model, clean, corrupt, measure, settings, options)
     graph = measured.graph
     out = _summarise(graph, measured.stack("scores"), image_sets(clean))
     out["metric_clean"], out["metric_corrupt"] = (((), value) for value in measured.stack("metrics").mean(0))
@@ -333,7 +333,7 @@ def evaluate_circuit(
 
     digest = hashlib.sha256(np.ascontiguousarray(circuit["score"].values).tobytes()).hexdigest()
     settings = {"analysis": "circuit_faithfulness", "shares": list(shares), "circuit": digest}
-    measured = measure_pairs(model, clean, corrupt, measure, settings, options)
+    measured = _measure_pairs(model, clean, corrupt, measure, settings, options)
     sums, groups = measured.stack("metrics"), image_sets(clean)
     if sums[:, -2].mean() == sums[:, -1].mean():
         raise InputError("clean and corrupt: the prompts have the same metric, so no edge matters")
@@ -392,7 +392,7 @@ def patch_edges(
         return {"effects": nodes.before - np.array(changed)}
 
     settings = {"analysis": "edge_patching"}
-    measured = measure_pairs(model, clean, corrupt, measure, settings, options)
+    measured = _measure_pairs(model, clean, corrupt, measure, settings, options)
     values = measured.stack("effects")
     out = xr.Dataset(
         coords={
@@ -525,7 +525,7 @@ def check_circuit(
         }
 
     settings = {"analysis": "circuit_check", "steps": steps, "edges": edges, "seed": seed}
-    measured = measure_pairs(model, clean, corrupt, measure, settings, options)
+    measured = _measure_pairs(model, clean, corrupt, measure, settings, options)
     graph = measured.graph
     names = [[_name(graph, place) for place in draw(graph, number)] for number in range(len(clean))]
     columns = [

@@ -205,13 +205,13 @@ def find_region(model: Model, sample: Sample) -> np.ndarray | None:
     prompt = model.prompt(sample)
     find_visual(model, prompt)
     masks = [
-        touched_cells(prompt, region) for region in sample.regions or named_regions(sample, prompt.sizes)
+        touched_cells(prompt, region) for region in sample.regions or _named_regions(sample, prompt.sizes)
     ]
     cells = np.any(masks, axis=0) if masks else np.zeros(0, bool)
     return cells if cells.any() and not cells.all() else None
 
 
-def named_regions(sample: Sample, sizes: Sequence[tuple[int, int]]) -> list[Region]:
+def _named_regions(sample: Sample, sizes: Sequence[tuple[int, int]]) -> list[Region]:
     """Return the boxes of the declared objects that the question names, in all images.
 
     Args:
@@ -222,7 +222,7 @@ def named_regions(sample: Sample, sizes: Sequence[tuple[int, int]]) -> list[Regi
         >>> sample = Sample(
         ...     id="a", images=["a.png"], question="What color is the star?", metadata={"objects": objects}
         ... )
-        >>> [region.box for region in named_regions(sample, [(112, 112)])]
+        >>> [region.box for region in _named_regions(sample, [(112, 112)])]
         [(28, 28, 28, 28)]
     """
     question = sample.question.lower()

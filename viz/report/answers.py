@@ -304,7 +304,7 @@ def _sort_options(columns: Sequence[InternalColumn]) -> list[tuple[str, str]]:
     return options
 
 
-def rank_answers(
+def _rank_answers(
     words: Sequence[str],
     degenerate: Sequence[bool],
     unchanged: Sequence[bool],
@@ -324,7 +324,7 @@ def rank_answers(
 
     Example:
         >>> unchanged = [False, False, False, True]
-        >>> rank_answers(["right", "unread", "wrong", "right"], [False] * 4, unchanged, [1.0, None, 2.0, 0.0])
+        >>> _rank_answers(["right", "unread", "wrong", "right"], [False] * 4, unchanged, [1.0, None, 2.0, 0.0])
         [3, 2, 0, 1]
     """
 
@@ -355,7 +355,7 @@ def _table_data(
     words = answers.words
     degenerate = [any(pair) for pair in zip(flags[WORDLESS], flags[REPETITIVE], strict=True)]
     known = [losses.get(row.id) for row in answers.rows]
-    ranks = rank_answers(words, degenerate, flags[UNCHANGED], known)
+    ranks = _rank_answers(words, degenerate, flags[UNCHANGED], known)
     rows = [
         [
             row.id,
