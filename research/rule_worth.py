@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from page import fill_pages
+from page import fill_pages, table
 from sweep_thresholds import DiagnosedModel, read_diagnosed
 
 from mmprobe.diagnosis.bench.run import list_subjects
@@ -131,12 +131,7 @@ def describe(asked: list[RuleVerdicts]) -> str:
     """Return a table: each rule, how many decisions are wrong without it, and which change."""
     before = {each.subject.name: each.before for each in asked}
     total = sum(map(len, before.values()))
-    lines = [
-        f"Of {len(asked)} models and {len(asked) * len(CAUSES)} decisions, {total} are wrong by all rules.",
-        "",
-        "| without the rule | wrong decisions | what changes |",
-        "|---|---|---|",
-    ]
+    rows = []
     for words, pattern, leave_out in list_changes():
         with leave_out():
             after = before | {
@@ -149,8 +144,11 @@ def describe(asked: list[RuleVerdicts]) -> str:
             for name, own in before.items()
             if after[name] != own
         ]
-        lines.append(f"| {words} | {sum(map(len, after.values()))} | {'; '.join(changed) or '–'} |")
-    return "\n".join(lines)
+        rows.append((words, sum(map(len, after.values())), "; ".join(changed) or "–"))
+    counts = (
+        f"Of {len(asked)} models and {len(asked) * len(CAUSES)} decisions, {total} are wrong by all rules."
+    )
+    return f"{counts}\n\n{table(['without the rule', 'wrong decisions', 'what changes'], rows)}"
 
 
 def describe_scores(results: Mapping[str, Any]) -> str:

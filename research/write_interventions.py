@@ -28,7 +28,7 @@ from answer_interventions import (
     score_all,
 )
 from intervention_tables import write_difference, write_table, write_verdicts
-from page import ROOT, fill_pages
+from page import ROOT, fill_pages, table
 
 import mmprobe as mp
 from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender
@@ -112,7 +112,7 @@ def write_internals(model: Model, contenders: Sequence[Contender], folder: Path)
         )
         by_contender[contender.name] = _measure_traces(run)
     plain = by_contender["plain"]
-    lines = [f"| method | {' | '.join(plain)} |", "|---" * (len(plain) + 1) + "|"]
+    rows = []
     for name, measures in by_contender.items():
         cells = []
         for measure, values in measures.items():
@@ -124,8 +124,8 @@ def write_internals(model: Model, contenders: Sequence[Contender], folder: Path)
                 difference = estimate_mean(differences[known], image_sets(samples)[known], QUANTITY)
                 text += f"<br>{write_difference(difference, digits)}"
             cells.append(text)
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([name, *cells])
+    return table(["method", *plain], rows)
 
 
 def _measure_traces(run: mp.Run) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from page import ROOT, fill_pages
+from page import ROOT, fill_pages, table
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 
@@ -59,8 +59,8 @@ def command_line(name: str, out: Path | str) -> str:
     return f"mmprobe bench {name} --model tiny-spd --n {PAIRS[name]} --seed {SEED} --batch-size 8 --out {out}"
 
 
-def table(name: str, results: dict) -> str:
-    rows = ["| metric | value [95 %] | n | coverage | better | range |", "|---|---|---|---|---|---|"]
+def section(name: str, results: dict) -> str:
+    rows = []
     for metric, fields in results["metrics"].items():
         if SPLIT.search(metric):
             continue
@@ -71,10 +71,9 @@ def table(name: str, results: dict) -> str:
             value = f"{fields['value']:.3f}{ends}"
         low, high = ("" if end is None else f"{end:g}" for end in fields["range"])
         coverage = "" if fields["coverage"] is None else f"{fields['coverage']:.0%}"
-        rows.append(
-            f"| `{metric}` | {value} | {fields['n']} | {coverage} | {fields['direction']} | {low} to {high} |"
-        )
-    return f"### {name}\n\n`{command_line(name, f'results/{name}')}`\n\n" + "\n".join(rows) + "\n"
+        rows.append((f"`{metric}`", value, fields["n"], coverage, fields["direction"], f"{low} to {high}"))
+    metrics = table(["metric", "value [95 %]", "n", "coverage", "better", "range"], rows)
+    return f"### {name}\n\n`{command_line(name, f'results/{name}')}`\n\n{metrics}\n"
 
 
 def main() -> None:
@@ -86,7 +85,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], choices=PAIRS, help=about)
     arguments = parser.parse_args()
     results = {name: run_bench(name, arguments.folder) / "results.json" for name in arguments.only or PAIRS}
-    parts = {name: table(name, json.loads(file.read_text())) for name, file in results.items()}
+    parts = {name: section(name, json.loads(file.read_text())) for name, file in results.items()}
     if not arguments.only:
         parts["duration"] = duration_line(arguments.folder)
     fill_pages({"docs/benchmarks.md": parts})

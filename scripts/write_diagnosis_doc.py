@@ -12,7 +12,7 @@ from inspect import cleandoc
 from types import ModuleType
 from typing import Any
 
-from page import PageParts, fill_pages
+from page import PageParts, fill_pages, table
 
 from mmprobe.diagnosis import claims, images, study, suggestions
 from mmprobe.diagnosis.causal_test import CausalTest
@@ -33,12 +33,11 @@ def pages() -> dict[str, PageParts]:
 
 def causes_table() -> str:
     """Return a table of the causes: what they are, how they are scored, the threshold and what the test needs."""
-    lines = ["| cause | what it is | score | threshold | needs |", "|---|---|---|---|---|"]
-    lines += [
-        f"| `{name}` | {cause.about} | {cause.effect} | {cause.threshold:.0%} | {cause.needs} |"
+    rows = (
+        (f"`{name}`", cause.about, cause.effect, f"{cause.threshold:.0%}", cause.needs)
         for name, cause in CAUSES.items()
-    ]
-    return "\n".join(lines)
+    )
+    return table(["cause", "what it is", "score", "threshold", "needs"], rows)
 
 
 def rules() -> str:

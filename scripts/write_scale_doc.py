@@ -9,7 +9,7 @@ import copy
 from dataclasses import replace
 
 import torch
-from page import PageParts, fill_pages
+from page import PageParts, fill_pages, table
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from mmprobe.interventions.registry import whole_prompt_methods
@@ -21,13 +21,8 @@ from mmprobe.traces.plan import plan
 
 QUESTIONS = 18_000  # six about each of 3,000 pairs
 PROMPT = PromptSize(tokens=1624, visual=1568, user=24, patches=6272)  # two images of 784 pixels
-HEADER = """\
-| capture | longest answer | disk | GPU memory | kept prefixes |
-|---|---|---|---|---|"""
-
-FIRST_HEADER = """\
-| weights | batch | longest answer | disk of 1,000 traces, `default` | GPU memory |
-|---|---|---|---|---|"""
+COLUMNS = ("capture", "longest answer", "disk", "GPU memory", "kept prefixes")
+FIRST_COLUMNS = ("weights", "batch", "longest answer", "disk of 1,000 traces, `default`", "GPU memory")
 
 
 def qwen_of_7b() -> Model:
@@ -45,31 +40,24 @@ def qwen_of_7b() -> Model:
 
 
 def cost_table() -> str:
-    model, rows = qwen_of_7b(), [HEADER]
+    model, rows = qwen_of_7b(), []
     for capture in ("default", "full"):
         for length in (64, 256):
             needs = plan(model, load_capture(capture), QUESTIONS, length, 1, PROMPT, on_gpu=True)
             kept = needs.prefixes.partition(" for each")[0]
-            cells = (
-                capture,
-                f"{length}",
-                f"{needs.disk / 1e9:,.0f} GB",
-                f"{needs.device / 1e9:.1f} GB",
-                kept,
-            )
-            rows.append("| " + " | ".join(cells) + " |")
-    return "\n".join(rows) + "\n"
+            disk, device = f"{needs.disk / 1e9:,.0f} GB", f"{needs.device / 1e9:.1f} GB"
+            rows.append((capture, length, disk, device, kept))
+    return table(COLUMNS, rows)
 
 
 def first_run_table() -> str:
-    model, rows = qwen_of_7b(), [FIRST_HEADER]
+    model, rows = qwen_of_7b(), []
     weights = sum(weight.nbytes for weight in model.hf.parameters()) / 1e9
     for batch, length in ((1, 64), (8, 256)):
         needs = plan(model, load_capture("default"), 1000, length, batch, PromptSize(), on_gpu=True)
-        rows.append(
-            f"| {weights:.1f} GB | {batch} | {length} | {needs.disk / 1e9:.1f} GB | {needs.device / 1e9:.1f} GB |"
-        )
-    return "\n".join(rows) + "\n"
+        disk, device = f"{needs.disk / 1e9:.1f} GB", f"{needs.device / 1e9:.1f} GB"
+        rows.append((f"{weights:.1f} GB", batch, length, disk, device))
+    return table(FIRST_COLUMNS, rows)
 
 
 def families() -> str:

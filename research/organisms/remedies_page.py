@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
+from page import fill_pages, table
 from scipy.stats import false_discovery_control
 
 from mmprobe.models.organisms import card
@@ -79,10 +80,9 @@ def control_discoveries(gains: Mapping[str, Mapping[str, Gain]]) -> dict[str, di
 
 def write_table(gains: Mapping[str, Mapping[str, Gain]]) -> str:
     """Return a table with a row for each method and a column for each cause."""
-    lines = [f"| method | {' | '.join(gains)} |", "|---" * (len(gains) + 1) + "|"]
-    for name in next(iter(gains.values())):
-        lines.append(f"| {name} | {' | '.join(_write_cell(name, own[name]) for own in gains.values())} |")
-    return "\n".join(lines)
+    methods = next(iter(gains.values()))
+    rows = ([name, *(_write_cell(name, own[name]) for own in gains.values())] for name in methods)
+    return table(["method", *gains], rows)
 
 
 def _write_cell(name: str, gain: Gain) -> str:
@@ -178,7 +178,6 @@ def draw_figure(gains: Mapping[str, Mapping[str, Gain]]) -> go.Figure:
 
 def write_section(scores: AnswerScores) -> None:
     """Write the section into the page, in place of the one that is there, and draw its figure."""
-    from page import fill_pages
     from write_causes_doc import draw_png
 
     gains = compare(scores)
