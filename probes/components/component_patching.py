@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import SequenceMatcher
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -305,13 +305,6 @@ def _change_copies(
     return changes
 
 
-class GenerationOptions(TypedDict, total=False):
-    """Keywords of `generate_patched`: what replaces components, and the maximum length of both answers."""
-
-    replacement: str
-    max_new_tokens: int
-
-
 def generate_patched(
     model: Model,
     clean: Sample,
@@ -320,7 +313,9 @@ def generate_patched(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     tokens: Sequence[str] | None = None,
-    **options: Unpack[GenerationOptions],
+    *,
+    replacement: str = "corrupt",
+    max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return the answer that a model gives while components are replaced by those of another prompt.
 
@@ -338,8 +333,8 @@ def generate_patched(
         heads: heads that are replaced, for the kind `head`; None for all.
         tokens: names of tokens as in `patch_components`, such as `image 1` or `step 4`. None for all of prompt
             and answer.
-        options: `replacement`, as in `patch_components`, and `max_new_tokens`, the maximum length of both answers;
-            our choice, the default is 64.
+        replacement: as in `patch_components`.
+        max_new_tokens: maximum length of both answers; our choice, the default is 64.
 
     Returns:
         A data set of the two answers.
@@ -359,10 +354,6 @@ def generate_patched(
         >>> ds.word.values, ds.word_patched.values                           # doctest: +SKIP
         (array(['red'], dtype='<U3'), array(['blue'], dtype='<U4'))
     """
-    replacement, max_new_tokens = (
-        options.get("replacement", "corrupt"),
-        options.get("max_new_tokens", MAX_NEW_TOKENS),
-    )
     check_kind(kind)
     check_replacement(replacement)
     for head in heads or ():

@@ -33,23 +33,14 @@ REGION, OTHERS = PLACES = ("region", "other patches")
 _SAID = ("neither", "own", "other")  # value, by its number in a record
 
 
-class RegionRunOptions(RunOptions, total=False):
-    """Keywords of `patch_regions_run`.
-
-    Attributes:
-        counterfactual: the other images (`CounterfactualImages`): minimal, unrelated, mean or blank; our choice, the
-            default is minimal. Samples without such images are left out.
-    """
-
-    counterfactual: str
-
-
 def patch_regions_run(
     model: Model,
     source: Run | Sequence[Sample],
     kind: str = "residual",
     layers: Sequence[int] | None = None,
-    **options: Unpack[RegionRunOptions],
+    *,
+    counterfactual: str = "minimal",
+    **options: Unpack[RunOptions],
 ) -> xr.Dataset:
     """Return how often the value that an answer names follows the visual tokens of a region, by layer.
 
@@ -75,7 +66,9 @@ def patch_regions_run(
             declared objects that its question names.
         kind: `residual` (resid_pre of the layer), `resid_mid` or `resid_post`.
         layers: layers to patch, one at a time; None for all. Negative numbers count from the last.
-        options: `counterfactual` and those of `RunOptions`.
+        counterfactual: the other images (`CounterfactualImages`): minimal, unrelated, mean or blank; the default is
+            our choice. Samples without such images are left out.
+        options: those of `RunOptions`.
 
     Returns:
         A data set with dimensions `sample`, `layer`, `tokens` (region, other patches).
@@ -103,11 +96,11 @@ def patch_regions_run(
     if kind not in STREAMS:
         raise InputError(f"kind {kind!r}: choose {', '.join(STREAMS)}")
     indices = resolve_layers(model, layers)
-    batch_size, counterfactual = options.get("batch_size", 4), options.get("counterfactual", "minimal")
+    batch_size = options.get("batch_size", 4)
     if batch_size < 1:
         raise InputError(f"batch_size {batch_size}: must be 1 or more")
     batch_size = batch_size if model.family.batches else 1
-    answers = AnswerSource(model, source, options, RegionRunOptions)
+    answers = AnswerSource(model, source, options)
     images = CounterfactualImages(answers.samples)
 
     def measure(batch: list[RunAnswer]) -> list[Arrays]:
