@@ -1,4 +1,4 @@
-"""What a notebook shows of runs, traces, samples and models."""
+"""What a notebook shows of runs, traces, samples and models, and tables in Markdown."""
 
 from __future__ import annotations
 
@@ -39,6 +39,25 @@ def show_rows(header: Sequence[str], rows: Iterable[Sequence[object]], note: str
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
     body = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>{f'<p>{escape(note)}</p>' if note else ''}"
+
+
+def markdown_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a table in Markdown.
+
+    Args:
+        columns: the headings.
+        rows: the cells of each row.
+
+    Example:
+        >>> print(markdown_table(["name", "n"], [["a", 1], ["", 0]]))
+        | name | n |
+        |---|---|
+        | a | 1 |
+        | | 0 |
+    """
+    head = list(columns)
+    lines = ("".join(f"| {cell} " if cell != "" else "| " for cell in cells) + "|" for cells in (head, *rows))
+    return "\n".join([next(lines), "|" + "---|" * len(head), *lines])
 
 
 def _thumbnail(path: Path) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import xarray as xr
-from page import table
 
+from mmprobe.notebook import markdown_table
 from mmprobe.stats.estimate import Estimate, read_estimate
 
 
@@ -22,7 +22,7 @@ def write_table(comparison: xr.Dataset, metrics: Sequence[str]) -> str:
         row = comparison.sel(contender=name)
         is_baseline = name == comparison.attrs["baseline"]
         rows.append([name, *(_write_cell(row.sel(metric=metric), is_baseline) for metric in metrics)])
-    return table(["method", *(name.partition(" ")[2] for name in metrics)], rows)
+    return markdown_table(["method", *(name.partition(" ")[2] for name in metrics)], rows)
 
 
 def _write_cell(cell: xr.Dataset, is_baseline: bool) -> str:

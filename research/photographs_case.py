@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from page import table
 from PIL import Image
 
 from mmprobe.benchmarks.photo_pairs.colours import PALETTE
@@ -38,6 +37,7 @@ from mmprobe.diagnosis.photographs import find_mask
 from mmprobe.diagnosis.schedule import run
 from mmprobe.files import json_lines
 from mmprobe.models import Model, load_model
+from mmprobe.notebook import markdown_table
 from mmprobe.samples import Sample, load_samples
 
 PHOTOGRAPHS = ("astronaut.png", "brick.png", "camera.png", "chelsea.png", "clock_motion.png", "coffee.png", "coins.png",
@@ -220,7 +220,7 @@ def diagnose_unlisted(folder: Path) -> str:
     text = [
         f"{len(PHOTOGRAPHS)} photographs with {len(samples)} questions; the first ones:",
         f"```json\n{shown}\n```",
-        table(["model", *COLUMNS], rows),
+        markdown_table(["model", *COLUMNS], rows),
     ]
     return "\n\n".join(text)
 
@@ -254,7 +254,7 @@ def diagnose_listed(folder: Path, plants: Sequence[Path]) -> str:
         f"more than 80 % for {sum(each > 0.8 for each in overlaps)} of {len(overlaps)} things. In the wrong list, words for "
         f"colours are exchanged ({exchanged}). Claims of a model that sees are then as wrong as those of a model that exchanges these words "
         "itself; what they say of things that get another colour tells them apart.",
-        table(["model", "listed colours", "recoloured, said rightly", *COLUMNS], rows),
+        markdown_table(["model", "listed colours", "recoloured, said rightly", *COLUMNS], rows),
     ]
     return "\n\n".join(text)
 

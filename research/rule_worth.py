@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from page import fill_pages, table
+from page import fill_pages
 from sweep_thresholds import DiagnosedModel, read_diagnosed
 
 from mmprobe.diagnosis.bench.run import list_subjects
@@ -31,6 +31,7 @@ from mmprobe.diagnosis.effects import LIMITS
 from mmprobe.diagnosis.rules import measure_causes, name_causes
 from mmprobe.diagnosis.table import Table
 from mmprobe.models.organisms import names
+from mmprobe.notebook import markdown_table
 
 HINDRANCES = {  # by what their words hold, and what they are
     "explains it": "what is followed less often is not named",
@@ -148,7 +149,7 @@ def describe(asked: list[RuleVerdicts]) -> str:
     counts = (
         f"Of {len(asked)} models and {len(asked) * len(CAUSES)} decisions, {total} are wrong by all rules."
     )
-    return f"{counts}\n\n{table(['without the rule', 'wrong decisions', 'what changes'], rows)}"
+    return f"{counts}\n\n{markdown_table(['without the rule', 'wrong decisions', 'what changes'], rows)}"
 
 
 def describe_scores(results: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from page import PageParts, fill_pages, table
+from page import PageParts, fill_pages
 from pydantic import ValidationError
 
 from mmprobe.diagnosis.battery.order import OrderRecord
@@ -33,6 +33,7 @@ from mmprobe.diagnosis.rules import CONTROL, UNKNOWN, measure_causes
 from mmprobe.diagnosis.run import read_records
 from mmprobe.diagnosis.table import Table
 from mmprobe.files import json_lines
+from mmprobe.notebook import markdown_table
 from mmprobe.samples import Sample, load_samples
 
 REAL = Path(__file__).parent / "organisms" / "real"
@@ -273,8 +274,10 @@ def page_parts(asked: Sequence[DiagnosedModel]) -> PageParts:
         "thresholds-causes": len(CAUSES),
         "thresholds-decisions": len(scored),
         "thresholds-wrong": len(wrong_ones),
-        "thresholds-table": table(COLUMNS, rows),
-        "thresholds-kinds": table(["development models", "models", "decisions", "wrong", "which"], kind_rows),
+        "thresholds-table": markdown_table(COLUMNS, rows),
+        "thresholds-kinds": markdown_table(
+            ["development models", "models", "decisions", "wrong", "which"], kind_rows
+        ),
     }
     return parts | gaps_parts(*measure_gaps(asked, limits), limits)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from page import fill_pages, table
+from page import fill_pages
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.check import check_sample
@@ -20,6 +20,7 @@ from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.interventions import generate_batch, load_method
 from mmprobe.models import Model
 from mmprobe.models.components import ComponentList
+from mmprobe.notebook import markdown_table
 from mmprobe.probes.components.ranking import BY
 from mmprobe.samples import Sample, image_sets
 from mmprobe.settings import AskSettings
@@ -59,7 +60,7 @@ def main() -> None:
     low, high = np.quantile(drawn, [0.025, 0.975])
     parts = {
 "plain": f"{plain:.2f}",
-"table": table(["by", "first heads", "stability", "same first", "right", "p"], rows),
+"table": markdown_table(["by", "first heads", "stability", "same first", "right", "p"], rows),
 "random-mean": f"{float(np.mean(drawn)):.2f}",
 "random-low": f"{low:.2f}",
 "random-high": f"{high:.2f}",

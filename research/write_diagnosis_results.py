@@ -29,7 +29,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from page import PageParts, fill_pages, table
+from page import PageParts, fill_pages
 from plant_real import WAYS
 from write_control_ranges import KNOWN
 
@@ -48,6 +48,7 @@ from mmprobe.diagnosis.bench.scoring import DEVELOPMENT, ToolResult, answers_aur
 from mmprobe.diagnosis.causes import CAUSES, find_implied
 from mmprobe.diagnosis.rules import CONTROL, UNKNOWN
 from mmprobe.files import json_lines, read_record
+from mmprobe.notebook import markdown_table
 from mmprobe.stats.estimate import Estimate
 
 HELD_OUT = (3, 4)
@@ -81,7 +82,7 @@ def models_line(rows: list[ToolResult]) -> str:
 def scores_table(scored: ScoredTools, split: str) -> str:
     """Return a table with a row for each tool."""
     rows = ([name, *format_scores(own, COLUMNS)] for name, own in scored.measures[split].items())
-    return table([f"tool, {split}", *COLUMNS.values()], rows)
+    return markdown_table([f"tool, {split}", *COLUMNS.values()], rows)
 
 
 def format_scores(measures: Mapping[str, Estimate[float]], names: Iterable[str]) -> list[str]:
@@ -93,7 +94,7 @@ def causes_auroc(scored: ScoredTools, split: str) -> str:
     """Return a table of the AUROC of each cause against control, by tool."""
     names = [f"auroc {cause}" for cause in CAUSES]
     rows = ([name, *format_scores(own, names)] for name, own in scored.measures[split].items())
-    return table([f"AUROC, {split}", *CAUSES], rows)
+    return markdown_table([f"AUROC, {split}", *CAUSES], rows)
 
 
 def seeds_table(rows: list[ToolResult]) -> str:
@@ -106,7 +107,7 @@ def seeds_table(rows: list[ToolResult]) -> str:
         if chosen:
             found = score_tool([*development, *chosen])
             seeds.append([f"seed {seed}", *format_scores(found, COLUMNS)])
-    return table(["diagnosis", *COLUMNS.values()], seeds)
+    return markdown_table(["diagnosis", *COLUMNS.values()], seeds)
 
 
 def clean_test(rows: list[ToolResult]) -> str:
@@ -144,7 +145,7 @@ def confusion_table(scored: ScoredTools, split: str) -> str:
     columns = [name for name in names if any(name in counts for counts in confusion.values())]
     planted = sorted(confusion, key=lambda name: names.index(name.split(" + ")[0]))
     rows = ([cause, *(confusion[cause].get(name, "") for name in columns)] for cause in planted)
-    return table([f"planted, {split}", *columns], rows)
+    return markdown_table([f"planted, {split}", *columns], rows)
 
 
 def read_plants(folder: Path | None) -> list[ToolResult]:
@@ -191,7 +192,7 @@ def plants_parts(folder: Path, cards: Sequence[Path] = ()) -> Pages:
     if cards:
         record["plants-failed"] = failed_list(cards)
     results = {
-        "plants-table": table([f"diagnosis, {pairs} pairs", "models", *columns.values()], lines),
+        "plants-table": markdown_table([f"diagnosis, {pairs} pairs", "models", *columns.values()], lines),
         "plants-kinds": _count_kinds(rows, splits),
         "plants-draws": _count_draws(rows),
         "plants-goals": _say_missed(scored, stable),
@@ -223,7 +224,7 @@ def others_parts(first: Sequence[Path], again: Sequence[Path]) -> Pages:
         lines.append([words, len(rows), *format_scores(own, columns)])
         record[f"others-{name}"] = plant_misses(rows)
         record["others-confusion"] = confusion_table(scored, OTHER_WAYS)
-    scores = table(["plants made by others", "models", *columns.values()], lines)
+    scores = markdown_table(["plants made by others", "models", *columns.values()], lines)
     return {RESULTS: {"others-table": scores}, RECORD: record}
 
 
@@ -285,7 +286,7 @@ def real_parts(folder: Path, plants: Path = PLANTS_OF_REAL) -> Pages:
     if left:
         said += f" The script has further ways, which are not planted yet: {', '.join(left)}."
     parts = {"real-asked": asked, "real-pairs": pairs, "real-verdict": said}
-    parts["real-table"] = table(["plant", "way", "what was planted", "check", "named", "true"], rows)
+    parts["real-table"] = markdown_table(["plant", "way", "what was planted", "check", "named", "true"], rows)
     parts["real-effects"] = effects_table({name: found[name] for name in (AS_IT_IS, *cards) if name in found})
     passes = [
         each["forward_passes_per_answer"] for each in found.values() if "forward_passes_per_answer" in each
@@ -344,7 +345,7 @@ def effects_table(found: Mapping[str, Mapping[str, Any]]) -> str:
                 named = row["test"] in diagnosis["verdict"]
                 effects.setdefault(row["test"], {})[name] = f"**{words}**" if named else words
     rows = ([f"`{test}`", *(own.get(name, "–") for name in found)] for test, own in effects.items())
-    return table(["test", *(f"`{name}`" for name in found)], rows)
+    return markdown_table(["test", *(f"`{name}`" for name in found)], rows)
 
 
 def judge_plant(card: Plant, named: set[str], own: set[str]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from page import PageParts, fill_pages, table
+from page import PageParts, fill_pages
 from write_features import Cells, choose_feature, read_cells
 
 import mmprobe as mp
@@ -26,6 +26,7 @@ from mmprobe.interventions import load_method
 from mmprobe.interventions.base import Method
 from mmprobe.models import Model
 from mmprobe.models.dictionaries import Dictionary, load_dictionary
+from mmprobe.notebook import markdown_table
 from mmprobe.samples import Sample, image_sets
 from mmprobe.settings import AskSettings
 from mmprobe.stats.auc import auc_without_groups, weighted_auc
@@ -99,7 +100,7 @@ def measure_effects(folder: Path, n: int) -> PageParts:
     parts = [measure_change(model, rest, every, random, *change) for change in changes]
     rows.append(["random", *parts[0], *parts[1]])
     columns = ["feature", "own", "loss, ablated", "changed", "other", "loss, clamped", "changed"]
-    return {"effects-table": table(columns, rows)}
+    return {"effects-table": markdown_table(columns, rows)}
 
 
 def measure_change(
@@ -141,7 +142,7 @@ def measure_organisms(folder: Path, n: int) -> PageParts:
         rows.append([f"`{name.removeprefix('organism:')}`", f"{right:.2f}", *numbers])
     verdict = conclude({name: numbers for name, numbers in fires.items() if "blind" in name})
     return {
-        "organisms-table": table(["organism", "right", "explained", "colours", "shapes"], rows),
+        "organisms-table": markdown_table(["organism", "right", "explained", "colours", "shapes"], rows),
         "organisms-verdict": verdict,
     }
 
@@ -219,7 +220,7 @@ def measure_labels(folder: Path, n: int) -> PageParts:
         rows.append((f"`{subject.name}`", *counts, without, random))
         print(*rows[-1], flush=True)
     columns = ["organism", "faithful", "unfaithful", "told", "shuffled", "without", "random"]
-    return {"labels-table": table(columns, rows)}
+    return {"labels-table": markdown_table(columns, rows)}
 
 
 def find_told(

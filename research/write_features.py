@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from page import fill_pages, table
+from page import fill_pages
 from safetensors.torch import load_file
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -28,6 +28,7 @@ from mmprobe.benchmarks.synthetic.scene import COLOURS, SHAPES
 from mmprobe.interventions import generate_batch, load_method
 from mmprobe.models import Model
 from mmprobe.models.dictionaries import Dictionary, load_dictionary
+from mmprobe.notebook import markdown_table
 from mmprobe.probes.answer_records import RunAnswer
 from mmprobe.probes.features.run import GROUPS, read_states
 from mmprobe.samples import Sample, image_sets
@@ -93,11 +94,15 @@ def main() -> None:
         "features": dictionary.n_features,
         "active": dictionary.k,
         "layer": dictionary.reads[1],
-        "fit": table(["tokens", "n", "variance explained", "active features", "share never active"], fit),
-        "attributes": table(aurocs, attributes),
+        "fit": markdown_table(
+            ["tokens", "n", "variance explained", "active features", "share never active"], fit
+        ),
+        "attributes": markdown_table(aurocs, attributes),
         "conclusion": conclusion,
-        "clamps": table(["clamped to", "feature", "answers", "to the colour", "changed"], clamps),
-        "by-colour": table(["colour", "feature", "to the colour", "random, to the colour"], by_colour),
+        "clamps": markdown_table(["clamped to", "feature", "answers", "to the colour", "changed"], clamps),
+        "by-colour": markdown_table(
+            ["colour", "feature", "to the colour", "random, to the colour"], by_colour
+        ),
         "told": told,
         "false": false,
     }

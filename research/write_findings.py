@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from findings_figures import FIGURES, Datasets, draw_figures
-from page import ROOT, fill_pages, table
+from page import ROOT, fill_pages
 from tqdm import tqdm
 
 import mmprobe as mp
@@ -41,6 +41,7 @@ from mmprobe.cache import Run
 from mmprobe.cli.analyze import intervene
 from mmprobe.errors import NotApplicable
 from mmprobe.models import Model
+from mmprobe.notebook import markdown_table
 from mmprobe.probes import attribute, compare_with_regions, run_probes
 from mmprobe.stats.estimate import Estimate, read_estimate
 
@@ -164,7 +165,7 @@ def make_table(ds: xr.Dataset) -> str:
         done = f"If {row['intervention']}: " if row["intervention"] else ""
         measured, *others = make_cells(row, "causal_")
         rows.append(["", "", "intervention", done + measured, *others])
-    return table(["claim", "paper", "evidence", "measured", "value [95 %]", "n", "verdict"], rows)
+    return markdown_table(["claim", "paper", "evidence", "measured", "value [95 %]", "n", "verdict"], rows)
 
 
 def make_cells(row: dict[str, Any], prefix: str) -> list[str]:

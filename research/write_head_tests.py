@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from page import PageParts, fill_pages, table
+from page import PageParts, fill_pages
 from remedies import ORGANISMS, draw_cases, score_answers, write_samples
 from scipy.stats import false_discovery_control
 
@@ -25,6 +25,7 @@ from mmprobe.interventions import load_methods
 from mmprobe.models import Model
 from mmprobe.models.components import Component, ComponentList
 from mmprobe.models.organisms import card
+from mmprobe.notebook import markdown_table
 from mmprobe.samples import Sample
 from mmprobe.settings import AskSettings
 from mmprobe.stats.estimate import Estimate, estimate_mean
@@ -94,7 +95,7 @@ def test_benchmarks(n: int, draws: int) -> PageParts:
         adjusted = false_discovery_control([p for _, p in tested])
         rows += [[*row, f"{p:.3f}", f"{q:.3f}"] for (row, p), q in zip(tested, adjusted, strict=True)]
     listed = ", ".join(each.name for each in heads.components)
-    metrics = table(["benchmark", "metric", "n", "plain", "without", "random", "p", "q"], rows)
+    metrics = markdown_table(["benchmark", "metric", "n", "plain", "without", "random", "p", "q"], rows)
     return {"benchmarks-table": f"{metrics}\n\nThe heads: {listed}."}
 
 
@@ -158,7 +159,7 @@ def test_organisms(cases: int, draws: int) -> None:
                 "and where no head alone changes any answer all scores are equal and the first heads are the first by number "
                 "(0.0, 0.1, 0.2)."
             )
-            parts = {"organisms-table": table(columns, rows), "organisms-verdict": verdict}
+            parts = {"organisms-table": markdown_table(columns, rows), "organisms-verdict": verdict}
             fill_pages({"docs/components.md": parts})  # after each organism, since each takes minutes
 
 

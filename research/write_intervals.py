@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from page import PageParts, fill_pages, table
+from page import PageParts, fill_pages
 from scipy.special import ndtr, ndtri
 
+from mmprobe.notebook import markdown_table
 from mmprobe.stats.intervals import Interval, mean_interval
 
 REPETITIONS = 4000
@@ -106,7 +107,7 @@ def write_table(cells: list[CoverageCell]) -> str:
         bold = covered if 0.93 <= cell.covered <= 0.97 else f"**{covered}**"
         shape = cell.data, cell.sizes, cell.n, cell.sets, f"{cell.correlation:g}"
         rows.append((*shape, bold, f"{cell.covered_before:.3f}"))
-    return table(columns, rows)
+    return markdown_table(columns, rows)
 
 
 def page_parts(cells: list[CoverageCell]) -> PageParts:

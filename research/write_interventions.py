@@ -28,7 +28,7 @@ from answer_interventions import (
     score_all,
 )
 from intervention_tables import write_difference, write_table, write_verdicts
-from page import ROOT, fill_pages, table
+from page import ROOT, fill_pages
 
 import mmprobe as mp
 from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender
@@ -36,6 +36,7 @@ from mmprobe.interventions import METHODS, load_method
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import parse_value
 from mmprobe.models import Model
+from mmprobe.notebook import markdown_table
 from mmprobe.samples import image_sets
 from mmprobe.stats.estimate import estimate_mean
 from mmprobe.stats.intervals import QUANTITY
@@ -125,7 +126,7 @@ def write_internals(model: Model, contenders: Sequence[Contender], folder: Path)
                 text += f"<br>{write_difference(difference, digits)}"
             cells.append(text)
         rows.append([name, *cells])
-    return table(["method", *plain], rows)
+    return markdown_table(["method", *plain], rows)
 
 
 def _measure_traces(run: mp.Run) -> dict[str, np.ndarray]:

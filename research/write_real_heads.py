@@ -11,12 +11,13 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from page import fill_pages, table
+from page import fill_pages
 from write_components import measure_right
 
 import mmprobe as mp
 from mmprobe.benchmarks.things.pairs import make_things
 from mmprobe.benchmarks.things.scene import COLOURS
+from mmprobe.notebook import markdown_table
 from mmprobe.samples import Sample
 from mmprobe.stats.estimate import read_estimate
 
@@ -70,7 +71,7 @@ def main() -> None:
     names = ", ".join(each.name.removeprefix("head ") for each in heads.components)
     agree = {name: f"{read_estimate(ranking, name):.2f}" for name in ("stability", "stability_top")}
     parts = {
-        "real-table": table(columns, rows),
+        "real-table": markdown_table(columns, rows),
         "real-heads": names,
         "real-stability": agree["stability"],
         "real-top": agree["stability_top"],

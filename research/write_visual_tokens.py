@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
-from page import fill_pages, table
+from page import fill_pages
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.models import Model
+from mmprobe.notebook import markdown_table
 from mmprobe.probes.answers import find_ids
 from mmprobe.probes.visual_tokens.run import LENSES
 from mmprobe.samples import Sample, image_sets
@@ -77,7 +78,7 @@ def table_by_layer(ds: xr.Dataset) -> str:
     for lens in LENSES:
         for layer in ds.layer.values.tolist():
             rows.append([f"`{lens}`", layer, *_format(ds.sel(lens=lens, layer=layer, kind="all"))])
-    return table(["lens", "layer", *MEASURES.values()], rows)
+    return markdown_table(["lens", "layer", *MEASURES.values()], rows)
 
 
 def table_by_model(measured: dict[str, LensMeasures]) -> str:
@@ -89,7 +90,7 @@ def table_by_model(measured: dict[str, LensMeasures]) -> str:
                 layer = choose_layer(each.chosen, lens, kind)
                 cells = _format(each.held_out.sel(lens=lens, layer=layer, kind=kind))
                 rows.append([f"`{name}`", f"{each.says:.2f}", words, f"`{lens}`", layer, *cells])
-    return table(["model", "says", "words", "lens", "layer", *MEASURES.values()], rows)
+    return markdown_table(["model", "says", "words", "lens", "layer", *MEASURES.values()], rows)
 
 
 def choose_layer(ds: xr.Dataset, lens: str, kind: str) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from page import fill_pages, table
+from page import fill_pages
 from sklearn.linear_model import LogisticRegression
 from write_components import measure_right
 
@@ -35,6 +35,7 @@ from mmprobe.models import Model
 from mmprobe.models.components import Component, ComponentList
 from mmprobe.models.dictionaries import load_dictionary
 from mmprobe.models.reading import Reading
+from mmprobe.notebook import markdown_table
 from mmprobe.probes.components.ranking import BY
 from mmprobe.probes.logit_lens import make_lens
 from mmprobe.probes.tokens import touched_cells
@@ -354,7 +355,7 @@ def tabulate(cases: ToolCases, given: str | None) -> str:
         no = rest & ~truth
         wrong = estimate_mean(said[no].astype(float), sets[no])
         rows.append((name, f"{right:.2f}", f"{wrong:.2f}", f"{cases.passes[name]:.1f}", rest.sum()))
-    return table(COLUMNS, rows)
+    return markdown_table(COLUMNS, rows)
 
 
 def conclude(tools: str) -> tuple[str, str]:
@@ -426,7 +427,7 @@ def rank(model: Model, samples: Sequence[Sample]) -> Mapping[str, Any]:
         )
         rows.append((by, *found, f"{passes[0] / len(first):.1f}", len(first)))
         chance += [by] if round(wrong, 2) > 0 else []
-    heads = table(COLUMNS, rows)
+    heads = markdown_table(COLUMNS, rows)
     return {
         "heads": heads, "best-heads": conclude(heads)[0], "chance-heads": ", ".join(chance) or "none", "dead-heads": short(dead), "carriers": short(carriers) or "none",
         "n-carriers": len(carriers), "n-heads": count, "chance": f"{FIRST / count:.2f}", "chance-dead": f"{2 * FIRST / count:.2f}",

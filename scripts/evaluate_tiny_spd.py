@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
-from page import fill_pages, table
+from page import fill_pages
 from scipy.stats import binomtest
 from tqdm import tqdm
 
@@ -21,6 +21,7 @@ from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES
 from mmprobe.models import Model, load_model
+from mmprobe.notebook import markdown_table
 from mmprobe.samples import Sample, load_samples
 
 CARD = "models/tiny_spd/README.md"
@@ -78,7 +79,7 @@ def shares(
         chosen = [verdict for sample, verdict in verdicts if key(sample) == value]
         if chosen:
             rows.append([value, len(chosen), *(share(chosen, label) for label in labels)])
-    return table([heading, "n", *(f"{label} %" for label in labels)], rows)
+    return markdown_table([heading, "n", *(f"{label} %" for label in labels)], rows)
 
 
 def tables(verdicts: list[tuple[Sample, AnswerCheck]]) -> str:

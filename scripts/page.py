@@ -6,31 +6,13 @@ A part stands between `<!-- name -->` and `<!-- /name -->`, within a line or on 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "research" / "results"  # long tables of pages, under the same names
 PageParts = Mapping[str, object]
 """The texts of a page's parts by name."""
-
-
-def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """Return a table in Markdown.
-
-    Args:
-        columns: the headings.
-        rows: the cells of each row.
-
-    Example:
-        >>> print(table(["name", "n"], [["a", 1]]))
-        | name | n |
-        |---|---|
-        | a | 1 |
-    """
-    head = list(columns)
-    lines = ("".join(f"| {cell} " if cell != "" else "| " for cell in cells) + "|" for cells in (head, *rows))
-    return "\n".join([next(lines), "|" + "---|" * len(head), *lines])
 
 
 def fill(page: str, parts: PageParts) -> str:

@@ -9,10 +9,11 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from page import PageParts, fill_pages, table
+from page import PageParts, fill_pages
 
 from mmprobe import probes
 from mmprobe.analyses import ANALYSES
+from mmprobe.notebook import markdown_table
 
 ANSWER_PROBES = (
     probes.logit_lens,
@@ -63,7 +64,7 @@ def list_functions(functions: dict[str, Callable[..., Any]], *columns: str) -> s
         cells = [f"`{name}`", *[f"`{function.__name__}`" for _ in columns]]
         cells += [f"{result[0].upper()}{result[1:]}", read_needs(others)]
         rows.append(cells)
-    return table(["name", *columns, "result", "needs"], rows)
+    return markdown_table(["name", *columns, "result", "needs"], rows)
 
 
 def read_needs(lines: list[str]) -> str:

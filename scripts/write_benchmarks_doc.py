@@ -15,9 +15,10 @@ import sys
 import time
 from pathlib import Path
 
-from page import ROOT, fill_pages, table
+from page import ROOT, fill_pages
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
+from mmprobe.notebook import markdown_table
 
 SEED = 1_900_000  # held out: the embedded model was trained on seeds below 1,000,000
 SPLIT = re.compile(r"\[|_(random|popular|adversarial)$")  # of parts of the data; all are in results.json
@@ -72,7 +73,7 @@ def section(name: str, results: dict) -> str:
         low, high = ("" if end is None else f"{end:g}" for end in fields["range"])
         coverage = "" if fields["coverage"] is None else f"{fields['coverage']:.0%}"
         rows.append((f"`{metric}`", value, fields["n"], coverage, fields["direction"], f"{low} to {high}"))
-    metrics = table(["metric", "value [95 %]", "n", "coverage", "better", "range"], rows)
+    metrics = markdown_table(["metric", "value [95 %]", "n", "coverage", "better", "range"], rows)
     return f"### {name}\n\n`{command_line(name, f'results/{name}')}`\n\n{metrics}\n"
 
 

@@ -12,12 +12,13 @@ from inspect import cleandoc
 from types import ModuleType
 from typing import Any
 
-from page import PageParts, fill_pages, table
+from page import PageParts, fill_pages
 
 from mmprobe.diagnosis import claims, images, study, suggestions
 from mmprobe.diagnosis.causal_test import CausalTest
 from mmprobe.diagnosis.causes import CAUSES, load_tests
 from mmprobe.diagnosis.effects import LIMITS
+from mmprobe.notebook import markdown_table
 
 
 def pages() -> dict[str, PageParts]:
@@ -37,7 +38,7 @@ def causes_table() -> str:
         (f"`{name}`", cause.about, cause.effect, f"{cause.threshold:.0%}", cause.needs)
         for name, cause in CAUSES.items()
     )
-    return table(["cause", "what it is", "score", "threshold", "needs"], rows)
+    return markdown_table(["cause", "what it is", "score", "threshold", "needs"], rows)
 
 
 def rules() -> str:

@@ -11,7 +11,7 @@ import textwrap
 from collections import Counter
 from functools import cache
 
-from page import PageParts, fill_pages, table
+from page import PageParts, fill_pages
 from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
@@ -20,6 +20,7 @@ from transformers.models.auto.video_processing_auto import VIDEO_PROCESSOR_MAPPI
 from mmprobe.models.checkpoints import load_aliases
 from mmprobe.models.families import FAMILIES
 from mmprobe.models.families.refused import REFUSED
+from mmprobe.notebook import markdown_table
 
 KNOWN = ("qwen2_5_vl", "qwen3_vl", "internvl", "llava_onevision", "gemma3", "llama4", "molmo2")
 CHECKPOINT = re.compile(r'checkpoint="([\w.-]+/[\w.-]+)"')
@@ -85,8 +86,8 @@ def pages() -> dict[str, PageParts]:
         "traced": len(traced),
         "mapless": len(mapless),
         "refused": len(REFUSED),
-        "table": table(COLUMNS, map(row, traced)),
-        "reasons": table(["type", "why"], refused),
+        "table": markdown_table(COLUMNS, map(row, traced)),
+        "reasons": markdown_table(["type", "why"], refused),
     }
     return {
         "docs/models.md": models,

@@ -5,9 +5,10 @@ python scripts/write_format_doc.py
 
 from __future__ import annotations
 
-from page import PageParts, fill_pages, table
+from page import PageParts, fill_pages
 
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
+from mmprobe.notebook import markdown_table
 from mmprobe.traces import load_capture
 
 COLUMNS = ("data set", "type", "dimensions", "meaning", "unit", "captured by")
@@ -30,7 +31,7 @@ def pages() -> dict[str, PageParts]:
                 "always" if always else ", ".join(captured_by),
             )
         )
-    return {"docs/trace-format.md": {"version": FORMAT_VERSION, "rows": table(COLUMNS, rows)}}
+    return {"docs/trace-format.md": {"version": FORMAT_VERSION, "rows": markdown_table(COLUMNS, rows)}}
 
 
 if __name__ == "__main__":

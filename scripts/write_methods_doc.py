@@ -5,9 +5,10 @@ python scripts/write_methods_doc.py
 
 from __future__ import annotations
 
-from page import PageParts, fill_pages, table
+from page import PageParts, fill_pages
 
 from mmprobe.interventions.registry import METHODS, describe_method, format_default
+from mmprobe.notebook import markdown_table
 
 COLUMNS = ("method", "parameter", "default", "values", "effect")
 
@@ -29,7 +30,7 @@ def rows(name: str) -> list[tuple[str, ...]]:
 
 def pages() -> dict[str, PageParts]:
     """Return the parts of the page."""
-    methods = table(COLUMNS, (row for name in METHODS for row in rows(name)))
+    methods = markdown_table(COLUMNS, (row for name in METHODS for row in rows(name)))
     return {"docs/interventions.md": {"methods": methods}}
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import argparse
 
-from page import PageParts, fill_pages, table
+from page import PageParts, fill_pages
 
 from mmprobe.models.organisms import PLANTED, PREFIX, SHIPPED, Card, Measure, card, folder, names
+from mmprobe.notebook import markdown_table
 
 COLUMNS = ("organism", "split", "steps", "questions", "seconds", "check: value [95 % interval] (n)")
 
@@ -44,7 +45,7 @@ def _describe_way(cards: list[Card]) -> str:
     first = cards[0]
     rule = f" It acts where {first.partial.describe()}." if first.partial else ""
     bounds = "; ".join(f"{name} {measure.bound}" for name, measure in first.check.items())
-    rows = table(COLUMNS, map(_describe_card, cards))
+    rows = markdown_table(COLUMNS, map(_describe_card, cards))
     return f"**{first.way}**: {first.about}{rule} Check: {bounds}.\n\n{rows}\n"
 
 

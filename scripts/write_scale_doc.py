@@ -9,12 +9,13 @@ import copy
 from dataclasses import replace
 
 import torch
-from page import PageParts, fill_pages, table
+from page import PageParts, fill_pages
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from mmprobe.interventions.registry import whole_prompt_methods
 from mmprobe.models import Model, load_shapes
 from mmprobe.models.families import FAMILIES
+from mmprobe.notebook import markdown_table
 from mmprobe.traces import load_capture
 from mmprobe.traces.capture import PromptSize
 from mmprobe.traces.plan import plan
@@ -47,7 +48,7 @@ def cost_table() -> str:
             kept = needs.prefixes.partition(" for each")[0]
             disk, device = f"{needs.disk / 1e9:,.0f} GB", f"{needs.device / 1e9:.1f} GB"
             rows.append((capture, length, disk, device, kept))
-    return table(COLUMNS, rows)
+    return markdown_table(COLUMNS, rows)
 
 
 def first_run_table() -> str:
@@ -57,7 +58,7 @@ def first_run_table() -> str:
         needs = plan(model, load_capture("default"), 1000, length, batch, PromptSize(), on_gpu=True)
         disk, device = f"{needs.disk / 1e9:.1f} GB", f"{needs.device / 1e9:.1f} GB"
         rows.append((f"{weights:.1f} GB", batch, length, disk, device))
-    return table(FIRST_COLUMNS, rows)
+    return markdown_table(FIRST_COLUMNS, rows)
 
 
 def families() -> str:

@@ -183,7 +183,7 @@ class Similarity(NamedTuple):
 
 
 def answer_similarity(
-    present: Sequence[str], absent: Sequence[str], permutations: int = PERMUTATIONS, seed: int = 0
+    present: Sequence[str], absent: Sequence[str], permutations: int = PERMUTATIONS
 ) -> Similarity:
     """Return how similar the answers with and without the image are (section 2.2). Grounded answers differ.
 
@@ -206,7 +206,7 @@ def answer_similarity(
         shares = first / first.sum(-1, keepdims=True) - second / second.sum(-1, keepdims=True)
         return np.round(1 - np.abs(shares).sum(-1) / 2, 12)  # so that disjoint answers give exactly 0
 
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     value = float(similarity(np.concatenate([present_counts, absent_counts])))
     total_counts = present_counts + absent_counts
     shuffled = rng.multivariate_hypergeometric(total_counts, n[0], size=permutations)

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from page import fill_pages, table
+from page import fill_pages
 
+from mmprobe.notebook import markdown_table
 from mmprobe.stats.estimate import Estimate, estimate_mean
 from mmprobe.stats.intervals import QUANTITY
 
@@ -94,7 +95,7 @@ def build_table(runs: dict[tuple[str, int], dict[str, Any]]) -> str:
             change = format_mean(after - before, pairs, signed=True, most=most)
             cells.append(f"{format_mean(after, pairs, most=most)}<br>{change}<br>by seed: {by_seed}")
         rows.append(cells)
-    return table(head, rows)
+    return markdown_table(head, rows)
 
 
 def describe_groups(folder: Path, runs: dict[tuple[str, int], dict[str, Any]]) -> str:

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
-from page import fill_pages, table
+from page import fill_pages
 from scipy.stats import false_discovery_control
 
 from mmprobe.models.organisms import card
+from mmprobe.notebook import markdown_table
 from mmprobe.stats.compare import sign_flip_p
 from mmprobe.stats.estimate import Estimate, estimate_mean
 
@@ -82,7 +83,7 @@ def write_table(gains: Mapping[str, Mapping[str, Gain]]) -> str:
     """Return a table with a row for each method and a column for each cause."""
     methods = next(iter(gains.values()))
     rows = ([name, *(_write_cell(name, own[name]) for own in gains.values())] for name in methods)
-    return table(["method", *gains], rows)
+    return markdown_table(["method", *gains], rows)
 
 
 def _write_cell(name: str, gain: Gain) -> str:

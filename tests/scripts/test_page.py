@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from page import fill, table
+from page import fill
 
 
 def test_parts_are_filled_wherever_their_marks_stand():
@@ -17,7 +17,3 @@ def test_parts_are_filled_wherever_their_marks_stand():
 def test_a_part_without_marks_is_named():
     with pytest.raises(SystemExit, match="other"):
         fill("<!-- n -->1<!-- /n -->", {"other": 1})
-
-
-def test_a_table_has_a_rule_of_its_columns_and_nothing_in_an_empty_cell():
-    assert table(("name", "n"), [("a", 1), ("", 0)]) == "| name | n |\n|---|---|\n| a | 1 |\n| | 0 |"
