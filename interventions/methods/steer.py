@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,6 +18,7 @@ from mmprobe.files import check_readable
 from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.interventions.registry import boolean, choice, file_name, integer, number
 from mmprobe.models import Model
+from mmprobe.models.points import Changes
 
 
 @dataclass(frozen=True)
@@ -174,10 +176,10 @@ class _SteerState(MethodState):
         }
         self.sizes: list[Tensor] = []  # |change| / |x| for each layer of each step, in turn: [batch]
 
-    def residual_layers(self) -> Sequence[int]:
-        return list(self.directions)
+    def changes(self) -> Changes:
+        return {("resid_post", layer): partial(self._change, layer) for layer in self.directions}
 
-    def change_residual(self, layer: int, pre: Tensor, mid: Tensor, post: Tensor) -> Tensor:
+    def _change(self, layer: int, post: Tensor) -> Tensor:
         direction, scale = self.directions[layer], self.method.scale
         kept = post[:, :0] if self.method.prompt else post[:, :-1]
         stream = post if self.method.prompt else post[:, -1:]
