@@ -12,14 +12,13 @@ from scipy.stats import rankdata
 from mmprobe.analyses.attention_decay import slope_over_steps
 from mmprobe.analyses.attention_vs_activation import TOP, rank_correlation, read_maps, top_iou
 from mmprobe.analyses.regions import find_patches, mask_patches
-from mmprobe.analyses.source import analysis_of_run, describe
+from mmprobe.analyses.source import Columns, analysis_of_run, describe
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS, GROUP_NAMES
 from mmprobe.contents import question_types
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.samples import set_keys
 from mmprobe.stats.auc import estimate_auc, estimate_auc_within, weighted_auc
-from mmprobe.stats.columns import Columns
 from mmprobe.stats.estimate import Estimate, stack_estimates
 from mmprobe.stats.folds import assign_folds, shuffle_within_folds, skip_checks
 from mmprobe.stats.intervals import central_range, statistic_interval, sums_interval

@@ -15,7 +15,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from mmprobe.analyses.grids import to_grids
+from mmprobe.analyses.regions import to_grids
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model
 from mmprobe.models.reading import Reading, Row, float32_logits

@@ -46,7 +46,7 @@ DRAWS = 3  # random features for each colour
 SHUFFLES = 10
 ENOUGH = 0.95
 COLUMNS = "ABCD"
-Row = tuple[object, ...]
+FeatureRow = tuple[object, ...]
 
 
 class Cells(NamedTuple):
@@ -154,7 +154,7 @@ def choose_feature(cells: Cells, name: str, among: np.ndarray) -> int:
     return int(np.argmax(aucs))
 
 
-def measure_attributes(first: Cells, rest: Cells) -> tuple[list[Row], str]:
+def measure_attributes(first: Cells, rest: Cells) -> tuple[list[FeatureRow], str]:
     """Return the rows of the table, and what it says."""
     rows, found, missing = [], [], []
     kinds = {"colour": list(COLOURS), "shape": list(SHAPES), "cell": ["A1", "B2", "C3", "D4"]}
@@ -199,7 +199,7 @@ def measure_attributes(first: Cells, rest: Cells) -> tuple[list[Row], str]:
 
 def measure_clamps(
     model: Model, dictionary: Dictionary, first: Cells, samples: Sequence[Sample]
-) -> tuple[list[Row], list[Row]]:
+) -> tuple[list[FeatureRow], list[FeatureRow]]:
     """Return the rows of the two tables of clamps."""
     shows = first.objects != ""
     alive = np.flatnonzero((first.activations > 0).any(0))

@@ -50,7 +50,6 @@ QUESTIONS = {"verdicts": ("same", "different"), "steps": ("steps",)}
 MAX_NEW_TOKENS = 128
 ATTRIBUTED = 40  # answers with attributions, which take long
 EVERY = 16  # steps between two attributed tokens
-ATTENTION = ("attention_decay", "attention_ratio")
 INTERVENED = 80  # answers of each run with interventions
 
 

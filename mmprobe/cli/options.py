@@ -323,7 +323,7 @@ def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
     """Print how many answers are right, wrong and unread and how many repeat themselves, the headline metrics with their
     intervals, and where the rest is."""
     from mmprobe.benchmarks.core.benchmark import read_responses
-    from mmprobe.stats.repetition import is_degenerate
+    from mmprobe.thoughts import is_degenerate
 
     warn_of_unscored(evaluation.judging, "call again to retry (bench with --resume)")
     metrics, file = evaluation.metrics, evaluation.folder / "results.json"

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from mmprobe.cache import Run
 from mmprobe.samples import Sample
-from mmprobe.stats.repetition import is_degenerate
+from mmprobe.thoughts import is_degenerate
 from mmprobe.viz.report.elements import (
     LABEL_NAMES,
     REPETITIVE,

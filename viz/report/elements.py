@@ -25,7 +25,7 @@ RIGHT_NAMES = {True: "right", False: "wrong", None: "unread"}
 WORDLESS = "no words"
 """The word for an answer without a letter or a digit: before it is right or wrong, the prompt or the model is."""
 REPETITIVE = "repeats itself"
-"""The word for an answer that compresses too well (`stats.repetition`)."""
+"""The word for an answer that compresses too well (`mmprobe.thoughts`)."""
 
 
 class Page(NamedTuple):
