@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,15 @@ def show_rows(header: Sequence[str], rows: Iterable[Sequence[object]], note: str
     return f"<table><tr>{head}</tr>{body}</table>{f'<p>{escape(note)}</p>' if note else ''}"
 
 
+def markdown_lines(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Iterator[str]:
+    """Yield the lines of a table in Markdown, each as soon as its row is there."""
+    head = list(columns)
+    for number, cells in enumerate(chain([head], rows)):
+        yield "".join(f"| {cell} " if cell != "" else "| " for cell in cells) + "|"
+        if not number:
+            yield "|" + "---|" * len(head)
+
+
 def markdown_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     """Return a table in Markdown.
 
@@ -55,9 +65,7 @@ def markdown_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> 
         | a | 1 |
         | | 0 |
     """
-    head = list(columns)
-    lines = ("".join(f"| {cell} " if cell != "" else "| " for cell in cells) + "|" for cells in (head, *rows))
-    return "\n".join([next(lines), "|" + "---|" * len(head), *lines])
+    return "\n".join(markdown_lines(columns, rows))
 
 
 def _thumbnail(path: Path) -> str:
