@@ -1,6 +1,6 @@
 """A model with its processor: load it by alias, local folder or hub id, check it, and generate with it.
 
-A loaded model is checked against the declaration of its family, in a few milliseconds (`check_model`). The arguments of
+A loaded model is checked against the declaration of its family, in a few milliseconds (`check_loaded`). The arguments of
 transformers' `generate` are the same for plain answers, traces and methods (`build_generation_kwargs`).
 """
 
@@ -398,7 +398,7 @@ def load_model(name: str, **loading: Unpack[ModelArgs]) -> Model:
         )
     if placed is None:
         load_pretrained(name, lambda _, **__: hf.to(torch_device), path)
-    load_pretrained(name, lambda _, **__: check_model(hf.eval(), family, name), path, quantised)
+    load_pretrained(name, lambda _, **__: check_loaded(hf.eval(), family, name), path, quantised)
     checkpoint = Checkpoint(find_checkpoint(name), ref(hf))
     model = Model(name, source, commit or revision, hf, processor, family, checkpoint, settings)
     return _check_images(model)
@@ -443,7 +443,7 @@ def wrap(hf: Any, processor: Any, name: str = "") -> Model:
     source = hf.config.name_or_path or type(hf).__name__
     name = name or source
     family = find_family(hf.config)
-    check_model(hf.eval(), family, name)
+    check_loaded(hf.eval(), family, name)
     model = Model(name, source, getattr(hf.config, "_commit_hash", None), hf, processor, family)
     return _check_images(model)
 
@@ -934,7 +934,7 @@ def _run_forward(hf: Any, family: Family) -> Any:
         return family.answering(hf)(input_ids=ids, use_cache=False)
 
 
-def check_model(hf: Any, family: Family, name: str) -> None:
+def check_loaded(hf: Any, family: Family, name: str) -> None:
     """Check that a model fits its family's declaration and computes no NaN.
 
     Args:

@@ -17,7 +17,7 @@ from mmprobe.errors import InputError, NotApplicable, unknown_name
 from mmprobe.files import make_folders, make_subfolder, write_whole
 from mmprobe.ledger import FINGERPRINT, find_change, fingerprint
 from mmprobe.models import Model
-from mmprobe.probes.answers import MAX_NEW_TOKENS, check_model, find_ids
+from mmprobe.probes.answers import MAX_NEW_TOKENS, check_traced_model, find_ids
 from mmprobe.samples import Sample
 from mmprobe.traces.asking import GivenAnswers, find_given, read_given_answers
 
@@ -141,7 +141,7 @@ class AnswerSource:
             InputError: another model made the run.
         """
         if self.given is None and isinstance(self.source, Run):
-            check_model(self.model, self.source[sample.id], logprob)
+            check_traced_model(self.model, self.source[sample.id], logprob)
 
     def describe(self) -> dict[str, Any]:
         """Return the attributes of a data set that say which answers were given and which cannot be read."""

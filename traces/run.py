@@ -246,7 +246,7 @@ class TraceSink:
             finished = open_folder(
                 self.folder, config, self.samples, asked.resume, asked.overwrite, asked.adds
             )
-            check_space(self.folder, (len(ids) - len(finished)) * plan.trace_bytes)
+            warn_of_space(self.folder, (len(ids) - len(finished)) * plan.trace_bytes)
             for name in ids:  # a spoiled trace must not stay where the sample fails now
                 if name not in finished:
                     _remove_trace(self.folder, name)
@@ -662,7 +662,7 @@ def _remove_partial_files(out: Path) -> None:
             path.unlink()
 
 
-def check_space(out: Path, needed: int) -> None:
+def warn_of_space(out: Path, needed: int) -> None:
     """Warn if the disk of `out` has less free space than `needed` bytes, an estimate for the worst case."""
     free = shutil.disk_usage(out).free
     if needed > free:

@@ -25,7 +25,7 @@ from mmprobe.benchmarks.core.benchmark import (
     make_benchmarks,
     wording_of,
 )
-from mmprobe.benchmarks.core.perturbations import check_kind
+from mmprobe.benchmarks.core.perturbations import check_perturbation
 from mmprobe.benchmarks.core.results import Metric, paired_difference, paired_p, values_on_shared
 from mmprobe.benchmarks.core.runner import (
     answers_ledger,
@@ -113,7 +113,7 @@ def make_contenders(
     if sweep is not None:
         contenders += _sweep_contenders(sweep)
     for kind in perturbations:
-        check_kind(kind)
+        check_perturbation(kind)
         contenders.append(Contender(f"plain, {kind}", "plain", {}, kind))
     if "plain" not in [contender.name for contender in contenders]:
         contenders.insert(0, Contender("plain", "plain", {}))

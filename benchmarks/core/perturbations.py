@@ -95,16 +95,16 @@ def perturb(sample: Sample, kind: str, folder: Path, seed: int = 0) -> Sample:
         >>> perturb(Sample(id="1", question="Are they the same?"), "explicit", Path("out")).question
         'Are they the same? The answer is'
     """
-    check_kind(kind)
+    check_perturbation(kind)
     change = PERTURBATIONS[kind]
     return check_made(change, change(sample, folder, seed), Sample)
 
 
-def check_kind(kind: str) -> None:
+def check_perturbation(kind: str) -> None:
     """Check the name of a perturbation: raise InputError if there is no such kind.
 
     Example:
-        >>> check_kind("mask-25")
+        >>> check_perturbation("mask-25")
     """
     if kind not in PERTURBATIONS:
         raise InputError(f"perturbation {kind!r}: choose {', '.join(PERTURBATIONS)}")

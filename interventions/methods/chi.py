@@ -15,7 +15,7 @@ from mmprobe.interventions.prompt_method import (
     AskFunction,
     PromptMethod,
     add_diagnostics,
-    append_lines,
+    add_lines,
     find_last_text,
 )
 from mmprobe.interventions.registry import choice, text
@@ -101,7 +101,7 @@ class Chi(PromptMethod):
     ) -> list[str]:
         """Return the hinter's reply to each chat with a request after its question."""
         asked = [
-            append_lines(chat, request)._replace(prefill="")
+            add_lines(chat, request)._replace(prefill="")
             for chat, request in zip(chats, requests, strict=True)
         ]
         if not asked:

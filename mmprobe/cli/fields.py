@@ -43,7 +43,7 @@ def complete_methods(incomplete: str) -> list[str]:
     return [name for name in METHODS if name.startswith(incomplete)]
 
 
-def check_model(context: typer.Context, name: str | None) -> str | None:
+def check_model_name(context: typer.Context, name: str | None) -> str | None:
     """Check the name of a model before anything heavy is imported.
 
     Raises:
@@ -66,7 +66,7 @@ def check_model(context: typer.Context, name: str | None) -> str | None:
 
 
 _OF_SHELL: dict[str, dict[str, Any]] = {
-    "--model": {"callback": check_model, "autocompletion": complete_models},
+    "--model": {"callback": check_model_name, "autocompletion": complete_models},
     "--method": {"autocompletion": complete_methods},
 }
 """What the command line adds to an option beside its field."""

@@ -149,7 +149,7 @@ def _describe(
     }
 
 
-def list_samples(samples: Samples) -> list[Sample]:
+def _as_list(samples: Samples) -> list[Sample]:
     """Return one sample or several as a list."""
     return [samples] if isinstance(samples, Sample) else list(samples)
 
@@ -228,7 +228,7 @@ def find_circuit(
     """
     if steps < 1:
         raise InputError(f"steps {steps}: must be 1 or more")
-    clean, corrupt = list_samples(clean), list_samples(corrupt)
+    clean, corrupt = _as_list(clean), _as_list(corrupt)
 
     def measure(nodes: NodePair, number: int) -> Arrays:
         recorded = NodePass(nodes.graph, nodes.pair.clean, nodes.corrupt)
@@ -324,7 +324,7 @@ def evaluate_circuit(
         >>> float(judged.cpr), float(judged.cpr_random)                      # doctest: +SKIP
         (0.93, 0.41)
     """
-    clean, corrupt = list_samples(clean), list_samples(corrupt)
+    clean, corrupt = _as_list(clean), _as_list(corrupt)
     if not len(shares) or min(shares) < 0 or max(shares) > 1 or sorted(shares) != list(shares):
         raise InputError(f"shares {list(shares)}: give shares that rise from 0 to 1")
 
@@ -387,7 +387,7 @@ def patch_edges(
         >>> ds.effect.values                                                           # doctest: +SKIP
         array([12.5])
     """
-    clean, corrupt = list_samples(clean), list_samples(corrupt)
+    clean, corrupt = _as_list(clean), _as_list(corrupt)
 
     def measure(nodes: NodePair, number: int) -> Arrays:
         places = [_find_edge(nodes.graph, edge) for edge in edges]
@@ -504,7 +504,7 @@ def check_circuit(
     """
     if edges < 3:
         raise InputError(f"edges {edges}: give 3 or more, since two do not show an order")
-    clean, corrupt = list_samples(clean), list_samples(corrupt)
+    clean, corrupt = _as_list(clean), _as_list(corrupt)
     rng, drawn = np.random.default_rng(seed), dict[int, np.ndarray]()
 
     def draw(graph: Graph, number: int) -> np.ndarray:

@@ -30,7 +30,7 @@ from mmprobe.viz.report.elements import (
     render,
 )
 from mmprobe.viz.report.images import Images
-from mmprobe.viz.report.results import MAX_LENGTH, AnswerRow, ResultFolder, shorten
+from mmprobe.viz.report.results import MAX_LENGTH, AnswerRow, ResultFolder, truncate
 
 MAX_ANSWERS = 20_000  # in the table
 UNCHANGED = "no other images change it"
@@ -192,11 +192,11 @@ def _run_answers(run: Run) -> Iterator[AnswerRow]:
             trace.close()
         yield AnswerRow(
             name,
-            shorten(sample.question, MAX_LENGTH["question"]),
-            shorten(answer, MAX_LENGTH["answer"]),
+            truncate(sample.question, MAX_LENGTH["question"]),
+            truncate(answer, MAX_LENGTH["answer"]),
             "",
             None,
-            None if sample.answer is None else shorten(sample.answer, MAX_LENGTH["truth"]),
+            None if sample.answer is None else truncate(sample.answer, MAX_LENGTH["truth"]),
             tuple(map(str, sample.images)),
             str(sample.metadata.get("type", "")),
         )
