@@ -1,4 +1,4 @@
-"""Write the tables of docs/scale.md and docs/first-gpu-run.md: what runs cost, by `plan`, and which families share prefixes.
+"""Write the tables of docs/scale.md and docs/first-gpu-run.md: what runs cost, by `plan`, and which methods read whole prompts.
 
 python scripts/write_scale_doc.py
 """
@@ -14,7 +14,6 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 
 from mmprobe.interventions.registry import whole_prompt_methods
 from mmprobe.models import Model, load_shapes
-from mmprobe.models.families import FAMILIES
 from mmprobe.notebook import markdown_table
 from mmprobe.traces import load_capture
 from mmprobe.traces.capture import PromptSize
@@ -61,15 +60,6 @@ def first_run_table() -> str:
     return markdown_table(FIRST_COLUMNS, rows)
 
 
-def families() -> str:
-    """Return the families that share prefixes, and those that do not, as two sentences."""
-    names = {
-        shares: ", ".join(f"`{each.name}`" for each in FAMILIES.values() if each.shares_prefixes == shares)
-        for shares in (True, False)
-    }
-    return f"These families share: {names[True]}.\nThese read whole prompts: {names[False]}, and undeclared ones.\n"
-
-
 def methods() -> str:
     return f"These methods read whole prompts: {', '.join(f'`{name}`' for name in whole_prompt_methods())}.\n"
 
@@ -77,7 +67,7 @@ def methods() -> str:
 def pages() -> dict[str, PageParts]:
     """Return the parts of the pages."""
     return {
-        "docs/scale.md": {"costs": cost_table(), "families": families(), "methods": methods()},
+        "docs/scale.md": {"costs": cost_table(), "methods": methods()},
         "docs/first-gpu-run.md": {"first-run": first_run_table()},
     }
 
