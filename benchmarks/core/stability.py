@@ -53,6 +53,7 @@ def run_several(
     samples: int,
     resume: bool = False,
     judging: Judging = RULES,
+    title: str = "",
 ) -> Scored:
     """Ask every question several times, as `run_benchmark` does once, and write the result folder of all answers.
 
@@ -78,7 +79,7 @@ def run_several(
             own,
             None,
             resume,
-            f"{benchmark.name} {number + 1}",
+            f"{title or benchmark.name} {number + 1}",
             judging,
         )
         first = first or metrics
