@@ -25,7 +25,7 @@ AnswerPair = tuple[Sample, Sample, AnswerInput]
 """A clean and a corrupt sample, and the clean one's answer; None for its true one, or else the model's own."""
 
 
-def make_metric(metric: LogitMetric, row: Row, clean_logits: Tensor) -> tuple[MetricFunction, str]:
+def _make_metric(metric: LogitMetric, row: Row, clean_logits: Tensor) -> tuple[MetricFunction, str]:
     """Return a function from logits [step, vocabulary] to one number, and its name.
 
     - `logprob`: log-probability of the whole answer, in nat
@@ -41,7 +41,7 @@ def make_metric(metric: LogitMetric, row: Row, clean_logits: Tensor) -> tuple[Me
         InputError: the metric is unknown, or a word does not begin with one token that the other lacks.
 
     Example:
-        >>> measure, name = make_metric("logprob", row, logits)          # doctest: +SKIP
+        >>> measure, name = _make_metric("logprob", row, logits)          # doctest: +SKIP
         >>> measure(logits)                                                  # doctest: +SKIP
         tensor(-0.0312)
     """
@@ -207,7 +207,7 @@ def _make_metrics(
 ) -> PairReading:
     """Return the pairs with metrics whose reference are the logits of what is not changed, not measured yet."""
     rows = zip(clean.rows, clean.unchanged, strict=True)
-    made = [make_metric(metric, row, logits[: len(row.ids)]) for row, logits in rows]
+    made = [_make_metric(metric, row, logits[: len(row.ids)]) for row, logits in rows]
     metrics, nothing = [function for function, _ in made], np.zeros(len(made))
     return PairReading(pairs, clean, corrupt, metric, metrics, made[0][1], nothing, nothing)
 
