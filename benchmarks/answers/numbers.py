@@ -214,7 +214,7 @@ _GROUPS = {"pair": 2, "couple": 2, "trio": 3}  # words of a number that text2num
 _SEVERAL = re.compile(rf"\b(?:an? )?({'|'.join(_GROUPS)}) of\b", re.IGNORECASE)
 _OF_A = re.compile(r"(?<=\d/\d) of an? (?=[a-z])")
 _MONEY_PARTS = re.compile(r"\b(\d+) dollars?,? and (\d{1,2}) cents?\b", re.IGNORECASE)
-_NOBODY = re.compile(r"\W*(?:nobody|no one|none)\b", re.IGNORECASE)
+_NOBODY = re.compile(r"\b(?:nobody|no one|none)\b", re.IGNORECASE)
 _ONE = re.compile(r"\b(?:an? single|one|single)\b(?!-)", re.IGNORECASE)
 
 
@@ -249,11 +249,11 @@ def write_digits(text: str) -> str:
     text = re.sub(r"\bhalf (?:an? )?dozen\b", "6", text, flags=re.IGNORECASE)
     text = re.sub(r"\bhalf an? (?=[a-z])", "0.5 ", text, flags=re.IGNORECASE)
     text = _SEVERAL.sub(lambda match: str(_GROUPS[match[1].lower()]), text)
-    text = _MONEY_PARTS.sub(lambda match: f"${match[1]}.{int(match[2]):02}", text)
     text = _DOZEN.sub(dozen, _OF_A.sub(" ", _PART.sub(part, _AND_A_PART.sub(mixed, text))))
     text = "\n".join(
         alpha2digit(line, "en", threshold=1.0) if line.strip() else line for line in text.split("\n")
     )
+    text = _MONEY_PARTS.sub(lambda match: f"${match[1]}.{int(match[2]):02}", text)
     text = re.sub(r"(?<!\d )\b(?:minus|negative) (?=\d)", "-", text, flags=re.IGNORECASE)
     return re.sub(r"\bzero\b", "0", _ONE.sub("1", text), flags=re.IGNORECASE)
 
@@ -314,11 +314,11 @@ def _find_stated(text: str, noun: str, only_asked: bool, question: str) -> Quant
     """Return the number that sentences give: of what is asked for, the only one, one of a conclusion, or of the clause that is
     about the question's things."""
     plain = _plain_numbers(text)
+    if noun:
+        plain = _NOBODY.sub(f"0 {noun}", plain)
     if _ASSIGNED.search(plain):
         return None
     found, years = _list_stated(plain, noun)
-    if noun and not any(each.counts for each in found) and _NOBODY.match(plain):
-        return Quantity(0.0)
     if noun and re.search(
         rf"(?:\bno|(?:\bnot|n't) (?:\w+ ){{0,2}}any) (?:\w+ ){{0,2}}?{re.escape(noun)}\b",
         plain,
