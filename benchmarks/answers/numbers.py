@@ -316,17 +316,11 @@ def _find_stated(text: str, noun: str, only_asked: bool, question: str) -> Quant
     plain = _plain_numbers(text)
     if noun:
         plain = _NOBODY.sub(f"0 {noun}", plain)
+        no = rf"(?:\bno|\b(?:\w+n't|not) (?:\w+ ){{0,2}}any) ((?:[a-z]+ ){{0,2}}?{re.escape(noun)}\b)"
+        plain = re.sub(no, r"0 \1", plain, flags=re.IGNORECASE)
     if _ASSIGNED.search(plain):
         return None
     found, years = _list_stated(plain, noun)
-    if noun and re.search(
-        rf"(?:\bno|(?:\bnot|n't) (?:\w+ ){{0,2}}any) (?:\w+ ){{0,2}}?{re.escape(noun)}\b",
-        plain,
-        re.IGNORECASE,
-    ):
-        first = re.split(r"(?<=[.!?])\s|\n", plain.strip(), maxsplit=1)[0]
-        in_first = any(each.counts for each in _list_stated(first, noun)[0])
-        return Quantity(0.0) if not in_first and (first == plain or _DENIED_FIRST.match(first)) else None
     n_counts = sum(each.counts for each in found)
     if noun and (only_asked or n_counts):
         found = [each for each in found if each.counts or (each.concludes and each.is_last)]
@@ -359,12 +353,6 @@ def _find_beside(plain: str, question: str) -> Quantity | None:
         return None
     found, _ = _list_stated(parts[shared.index(max(shared))], "")
     return found[0].quantity if len(found) == 1 else None
-
-
-_DENIED_FIRST = re.compile(
-    r"\W*(?:there (?:are|is|aren't|isn't)|i (?:do not|don't|can't|cannot) see|no\b|(?:it|the \w+) (?:has|does))",
-    re.IGNORECASE,
-)
 
 
 def stated_quantities(text: str) -> list[Quantity | None]:
