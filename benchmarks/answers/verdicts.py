@@ -141,8 +141,15 @@ def _judge_mathematics(text: str, truth: str) -> Verdict:
     """Judge the whole text, or what its last sentence says that it is."""
     last = re.split(r"(?<=[.!])\s|\n", text.strip())[-1].rstrip(".")
     last = re.split(r",? \b(?:so|hence|thus|therefore|giving|gives)\b", last)[-1]
-    ends = [re.split(r"\bis\b|\bare\b|:", last)[-1], last.rpartition("=")[2] if "=" not in truth else last]
-    said = [_same_mathematics(part.strip(" $."), truth) for part in (text, *ends)]
+    ends = [
+        re.split(r"\b(?:is|are|equals)\b|:", last)[-1],
+        last.rpartition("=")[2] if "=" not in truth else last,
+    ]
+    # without words of units
+    bare = [
+        re.sub(r"(?:\s+[a-z]{2,})+$", "", part) for part in (text, *ends, *re.findall(r"\$([^$]+)\$", last))
+    ]
+    said = [_same_mathematics(part.strip(" $."), truth) for part in bare]
     verdicts = [same for same in said if same is not None]
     return "right" if True in verdicts else "wrong" if verdicts else _judge_words(text, truth)
 
