@@ -301,7 +301,7 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
             if (
                 0 < n_shared < max(shared)
                 or clause.is_open
-                or clause.aside.strip(":")
+                or clause.aside.strip(":(") not in ("", "whose")
                 or offers_others(clause.text, start, end)
             ):
                 is_open = True
