@@ -67,7 +67,7 @@ FORMS: tuple[Form, ...] = (
     _form("braces", r"\\f?boxed\s*\{", r"The area is \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
     _form(
         "lead",
-        r"\b(?:(?:the|my) )?(?:(?:final|correct|right|best|most (?:likely|plausible|accurate)) )?(?:answer|(?<=correct )option|(?<=correct )choice)"
+        r"\b(?:(?:the|my) )?(?:(?:final|correct|right|best|short|long|most (?:likely|plausible|accurate)) )?(?:answer|(?<=correct )option|(?<=correct )choice)"
         r"(?: (?:to (?:the|this|your) question))?(?:\s*:\s*|\s+is\b\s*:?\s*|\s*=\s*|\s*\n+\s*)(?=\S|$)",
         "So the answer is 12 cm.",
         "12 cm",

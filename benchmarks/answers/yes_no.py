@@ -159,6 +159,8 @@ def _say(text: str, question: str) -> Said | None:
 
 def _find_stated(text: str, question: str) -> Said | None:
     """Return what the first sentence says to a question, or else all others that say something."""
+    for word, same in (("shut", "closed"), ("ajar", "open")):
+        text, question = (re.sub(rf"\b{word}\b", same, each) for each in (text, question))
     asked = _ASKED.search(question)
     if asked is None or re.search(r"\bor\b", asked["rest"].replace("country or region", "country")):
         return None
