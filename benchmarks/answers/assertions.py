@@ -20,7 +20,7 @@ _SENTENCES = re.compile(
 )
 # What begins another clause of a sentence; the first group begins one that says more about what it follows.
 _CLAUSES = re.compile(
-    r";\s+|,?\s+(?:(?<!anything )but|while|whereas|although|though|however|yet)\b,?\s*|\s+[\u2013\u2014-]\s+|\u2014|,\s+and\s+(?=the\b|it\b|[A-J]\b)|,\s+so\b"
+    r";\s+|,?\s+(?:(?<!anything )but|while|whereas|although|though|however|yet)\b,?\s*|\s+[\u2013\u2014-]\s+|\u2014|,\s+and\s+|,\s+so\b"
     r"|(?P<aside>,?\s+(?:since|because|which|who|whose|where|next to|near|beside|across)\b|,\s+(?=\w+(?:ing|ed)\b)|\s*\((?![A-Ja-j]\)|option)|:\s+)|(?P<comma>,\s+|\))",  # a comma ends an aside
 )
 _DENIED_BEFORE = re.compile(

@@ -22,7 +22,7 @@ _CORRECTS = re.compile(
 
 
 _CUT_OFF = re.compile(
-    r"[.!?:]\s.*(?:,|\b(?:the|an?|of|to|on|in|at|is|are|and|or|with|from|by|for|which|that|his|her|its|their|there))\s*\Z", re.DOTALL
+    r"(?:,|\b(?:the|an?|of|to|on|in|at|is|are|and|or|with|from|by|for|which|that|his|her|its|their|there))\s*\Z"
 )
 
 
@@ -35,7 +35,7 @@ def corrected(text: str) -> str:
         >>> corrected("There are 2 chairs. Wait, actually one more is hidden. So 3.")
         'actually one more is hidden. So 3.'
     """
-    if _CUT_OFF.search(text):
+    if _CUT_OFF.search(text[-40:]):
         text = re.split(r"(?<=[.!?:])\s", text, maxsplit=1)[0]
     ends = [match.end() for match in _CORRECTS.finditer(text)]
     rest = text[ends[-1] :] if ends else ""
