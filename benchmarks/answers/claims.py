@@ -85,7 +85,7 @@ _TUPLE = re.compile(r"[(\[]\s*['\"]?([A-Za-z ]{3,30})['\"]?\s*,\s*['\"]?([A-Za-z
 
 
 _DIFFERENCES = "How many differences are there?"  # the question that a count answers
-_N = rf"\d{{1,3}}|{'|'.join(WORDS)}"
+_N = rf"\d{{1,3}}|single|{'|'.join(WORDS)}"
 # "differ in two ways", "I found three: ..."
 _WAYS = re.compile(
     rf"\bdiffer in ({_N}) (?:ways?|details?|points?|places?|respects?|aspects?)\b"
@@ -221,7 +221,7 @@ _IMAGE_PHRASE = re.compile(
     r"(?: (?:that|which) (?:is|was|are|were)(?: visible| present| shown| seen)?(?= in))?,? ?\(?(?:\b(?:in|from|of|to) )?\bthe (first|second) image\b\)?,?"
 )
 _VERB = (
-    r"is|are|was|were|has|have|had|turned|went|became|becomes|appears?|moved|shifted|changed|changes|disappeared|vanished|visible|present|shown|seen|that|which|no"
+    r"is|are|was|were|has|have|had|turned|went|became|becomes|appears?|moved|shifted|changed|changes|disappear(?:s|ed)|vanish(?:es|ed)|visible|present|shown|seen|that|which|no"
     r"|does|do|did|in|on|at|from|to|with|near|behind|beside|next|under|located"
 )
 _ONE = r"(?:(?:the|an?|one|two|three|\d) )?[a-z]+(?:[ -][a-z]+){0,3}?"
@@ -234,7 +234,7 @@ _PHRASE = re.compile(
 )
 # "The second image lacks the dog.", "Missing object: a dog"
 _LACKS = re.compile(
-    rf"^(?:(?:lacks|is missing|no longer (?:has|shows|contains|includes)|has no|shows no|does not (?:have|show|contain|include))(?: an?)?"
+    rf"^(?:(?:the \w+ )?(?:lacks|is missing|no longer (?:has|shows|contains|includes)|has no|shows no|does not (?:have|show|contain|include))(?: an?)?"
     rf"|(?:the )?(?:removed?|missing|gone)(?: objects?| items?)?:) {_NOUN}(?= (?:that|which|in|from)\b|\s*[.,;!]|\s*$)"
 )
 # "The first image has a dog, while the second does not."
@@ -250,7 +250,7 @@ _LOST = re.compile(
     r"|not (?:be )?(?:present|visible|there|seen|appear|exist|included|shown|in\b)|(?<=, )not\W*$|(?<=\bbut )not\W*$)"
 )
 _LOST_END = re.compile(
-    r"\s*(?:(?:be )?(?:present|visible|there|seen|appears?|exists?|included|shown)\b)?\s*(?:(?:from|in) (?:the )?(?:scene|image|picture|view)|entirely|completely"
+    r"\s*(?:(?:be )?(?:present|visible|there|seen|appears?|exists?|included|shown)\b)?\s*(?:(?:from|in|on) (?:the )?\w+|entirely|completely"
     r"|as well|too|it)?\s*[.!;,]?\s*"
 )
 _THERE_IS = re.compile(r"^\s*there (?:is|are|was|were) (?!no\b|not\b)|^\s*(?:shows|has|contains) ")
@@ -378,7 +378,7 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
     recoloured = (
         bool(hues) and not places and (_RECOLOURED.search(rest) is not None or len(hues) == 2 and in_both)
     )
-    moved = _MOVED.search(plain) is not None or (len(places) == 2 and (in_both or " to " in rest))
+    moved = _MOVED.search(plain) is not None or (len(places) == 2 and (in_both or " to " in rest)) or (len(places) == 1 and "now" in rest.split())
     if sum(map(bool, (lost, recoloured, moved and not recoloured))) > 1:
         return None
     if lost:
