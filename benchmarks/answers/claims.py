@@ -63,11 +63,7 @@ _NO_THING = re.compile(
     r"removed|moved|missing|changed|added|other|same|also|moreover|\w+ally)\b"
 )
 _HUE = r"colou?r"
-_TYPE_WORDS: dict[str, EditType] = {
-    **dict.fromkeys(("color", "colour", "recolor", "recolored", "color change", "colour change"), "color"),
-    **dict.fromkeys(("remove", "removed", "removal", "missing", "object removal"), "remove"),
-    **dict.fromkeys(("position", "position change", "move", "moved", "movement"), "position"),
-}
+_TYPES: dict[str, EditType] = {"color": "color", "colour": "color", "remove": "remove", "move": "position"}
 _SEE = r"(?:see|find|notice|spot|observe|identify|detect)"
 # Sentences that state no difference of their own: headings, that the images differ, and what ends a chat.
 _HEADING = re.compile(
@@ -206,7 +202,7 @@ _POSSESSIVE = re.compile(r"\b((?:the|an?) )[a-z]+'s ([a-z]+(?: [a-z]+)?)")
 
 def _own(match: re.Match[str]) -> str:
     """Return whose thing it is without whose: the person's bag is a bag, and the car's paint is of the car."""
-    return f"{match[1]}{match[2]}" if find_phrases(match[2], _THINGS, FIRST_WORDS) else match.group()
+    return match.group() if re.match(rf"{_HUE}|position|location|paint", match[2]) else f"{match[1]}{match[2]}"
 
 
 _REPLACED = re.compile(
@@ -228,9 +224,9 @@ _ONE = r"(?:(?:the|an?|one|two|three|\d) )?[a-z]+(?:[ -][a-z]+){0,3}?"
 _HAS_VERB = re.compile(rf"\b(?:{_VERB}|lacks|shows|contains|includes|looks|seems)\b")
 _NOUN = rf"(?P<thing>{_ONE}(?: and {_ONE}){{0,3}}?)"
 _PHRASE = re.compile(
-    rf"\s*(?P<pronoun>it|they)\b|\s*(?:there(?: is| are| was| were) (?:no (?:longer )?|not )?)?(?:the |a )?"
+    rf"\s*(?P<pronoun>it|they)\b|\s*(?:there(?: is| are| was| were) (?:no (?:longer )?|not )?|(?:has|shows|contains|includes) )?(?:the |a )?"
     rf"(?:(?:{_HUE}|position|location|presence|removal) (?:change )?of )?{_NOUN}"
-    rf"(?:'s)?(?=\s*[,:;.(!]|\s[\u2013\u2014-]\s|\s(?:{_VERB}|but)\b|\s*$|(?<='s)\s| (?:{_HUE}|position|location)\b)"
+    rf"(?:'s)?(?=\s*[,:;.(!]|\s[\u2013\u2014-]\s|\s(?:{_VERB}|but|\w+ing)\b|\s*$|(?<='s)\s| (?:{_HUE}|position|location)\b)"
 )
 # "The second image lacks the dog.", "Missing object: a dog"
 _LACKS = re.compile(
@@ -517,7 +513,9 @@ def _make_claim(
     """Return a claim of data. One of another type is a claim, too: it is never true."""
     if not kind.strip() or not category.strip():
         return None
-    edit_type, name = _TYPE_WORDS.get(kind.strip().lower()), category.strip().lower()
+    edit_type, name = _TYPES.get(kind.strip().lower()), category.strip().lower()
+    if edit_type is None and (told := _read_sentence(_with_arrows(f"{name}: {kind}"), _Context())):
+        edit_type, before, after = told[0].type, before or told[0].before, after or told[0].after
     return Claim(edit_type, _THINGS.get(name) or name, before, after, text=quote[:_QUOTE_CHARACTERS])
 
 
