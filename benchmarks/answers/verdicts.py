@@ -42,6 +42,13 @@ _AS_TEXT = re.compile(
 )  # of a question: its answer is what is written, so 12/5 is not 2.4
 
 
+# "The author is not visible on the cover.", "I don't see a name."
+_UNSEEN = re.compile(
+    r"(?:\bnot|n't) (?:clearly |fully )?(?:visible|legible|readable|mentioned|shown|specified|provided|given|identified|discernible|see)\b",
+    re.IGNORECASE,
+)
+
+
 def judge_text(response: str, *true: str, question: str = "") -> Verdict:
     """Return whether a response gives one of the true answers.
 
@@ -70,7 +77,7 @@ def judge_text(response: str, *true: str, question: str = "") -> Verdict:
     firm = firm_sentences(text)
     verdicts = [_judge(firm, truth, question) for truth in true] if firm else []
     for verdict in ("right", "unread", "other", "wrong"):
-        if verdict in verdicts:
+        if verdict in verdicts and not (verdict == "other" and _UNSEEN.search(firm)):
             return verdict  # type: ignore[return-value]
     return "unread"
 
