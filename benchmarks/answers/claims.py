@@ -202,7 +202,9 @@ _POSSESSIVE = re.compile(r"\b((?:the|an?) )[a-z]+'s ([a-z]+(?: [a-z]+)?)")
 
 def _own(match: re.Match[str]) -> str:
     """Return whose thing it is without whose: the person's bag is a bag, and the car's paint is of the car."""
-    return match.group() if re.match(rf"{_HUE}|position|location|paint", match[2]) else f"{match[1]}{match[2]}"
+    return (
+        match.group() if re.match(rf"{_HUE}|position|location|paint", match[2]) else f"{match[1]}{match[2]}"
+    )
 
 
 _REPLACED = re.compile(
@@ -374,7 +376,11 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
     recoloured = (
         bool(hues) and not places and (_RECOLOURED.search(rest) is not None or len(hues) == 2 and in_both)
     )
-    moved = _MOVED.search(plain) is not None or (len(places) == 2 and (in_both or " to " in rest)) or (len(places) == 1 and "now" in rest.split())
+    moved = (
+        _MOVED.search(plain) is not None
+        or (len(places) == 2 and (in_both or " to " in rest))
+        or (len(places) == 1 and "now" in rest.split())
+    )
     if sum(map(bool, (lost, recoloured, moved and not recoloured))) > 1:
         return None
     if lost:

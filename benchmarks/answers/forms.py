@@ -123,10 +123,14 @@ _MARKUP = re.compile(
 )
 # Where a thing is, in tokens of a model: `<box>[[10,20,30,40]]</box>`, `"bbox_2d": [10, 20]`, `<point x="3" y="4">`.
 _COORDINATES = re.compile(
-    r"<(\|?(?:box|quad))[^>]*>.*?<\W*(?:box|quad)[^>]*>|\[?\[\d+(?:\.\d+)?(?:,\s*\d+(?:\.\d+)?){1,3}\]\]?|<points?\b[^>]*>", re.IGNORECASE
+    r"<(\|?(?:box|quad))[^>]*>.*?<\W*(?:box|quad)[^>]*>|\[?\[\d+(?:\.\d+)?(?:,\s*\d+(?:\.\d+)?){1,3}\]\]?|<points?\b[^>]*>",
+    re.IGNORECASE,
 )
 # "I cannot tell exactly, but there are 3": after a refusal that is not about the image, an answer.
-_YET = re.compile(r"(?:[.;]\s|\n)\s*(?:but|however|that said|nevertheless|so|therefore|thus)\b|, but (?=it|the)", re.IGNORECASE)
+_YET = re.compile(
+    r"(?:[.;]\s|\n)\s*(?:but|however|that said|nevertheless|so|therefore|thus)\b|, but (?=it|the)",
+    re.IGNORECASE,
+)
 _LONGEST = 20_000  # characters of a response that are read, from its end; our choice
 _MOST_MARKS = 100  # marks of a form that are read; our choice
 _WINDOW = 300  # characters before and after a lead, and of a last sentence, that are read; our choice

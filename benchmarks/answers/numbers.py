@@ -291,7 +291,9 @@ _ASKED = re.compile(
     r"|\b(?:number|count) of (?:the )?(.+?)(?=\s+(?:are|is|do|does|can|have|has|in|on|at|that|you)\b|[?.,]|$)",
     re.IGNORECASE,
 )
-_ASSIGNED = re.compile(r"=\s*[-\d.]+[^.!?\n=]*(?:,|;|\band\b)(?! (?:so|hence|thus|therefore)\b)[^.!?\n]*=\s*[-\d.]+\W*$")  # x = 3, y = 4
+_ASSIGNED = re.compile(
+    r"=\s*[-\d.]+[^.!?\n=]*(?:,|;|\band\b)(?! (?:so|hence|thus|therefore)\b)[^.!?\n]*=\s*[-\d.]+\W*$"
+)  # x = 3, y = 4
 _FROM_TO = re.compile(r"\bfrom ?$|\bfrom \d+(?: \w+)? to $", re.IGNORECASE)
 _IN_YEAR = re.compile(r"\b(?:in|since|by|of) $", re.IGNORECASE)
 _THERE_ARE = re.compile(r"\bthere (?:are|is|were|was) (?:only |just |exactly )?$", re.IGNORECASE)
@@ -442,7 +444,11 @@ def same_quantity(said: Quantity, true: Quantity, question: str = "") -> bool:
         True
     """
     value = convert(said, true, question)
-    return value is not None and math.isclose(value, true.value, rel_tol=1e-6, abs_tol=1e-9)
+    named = re.search(r"\bin (thousand|million|billion|trillion)s?\b", question, re.IGNORECASE)
+    scales = (1, _SCALES[named[1].lower()]) if named else (1,)  # of a table in millions
+    return value is not None and any(
+        math.isclose(value, true.value * scale, rel_tol=1e-6, abs_tol=1e-9) for scale in scales
+    )
 
 
 def convert(said: Quantity, true: Quantity, question: str = "") -> float | None:

@@ -60,7 +60,9 @@ _EXCLUDING = [
         " inside/outside top/bottom above/below over/under front/back front/behind up/down young/old clean/dirty male/female long/short"
     ).split()
 ]
-_RELATIONS = {stem(word) for word in "left right above below over under behind front than on in inside".split()}
+_RELATIONS = {
+    stem(word) for word in "left right above below over under behind front than on in inside".split()
+}
 _PHRASE = re.compile(
     r"\s(?:on|in|at|against|near|next to|under|behind|along|beside|by|with) (?:the|a|an|his|her|its|their|this) [^?]*$",
     re.IGNORECASE,
