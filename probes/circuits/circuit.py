@@ -44,7 +44,7 @@ class CircuitOptions(TypedDict, total=False):
     Attributes:
         metric: `logit_difference` (the logit of the answer's token minus that of the token which the corrupt
             prompt makes likeliest, summed over steps; it is not flat where the answer is certain), the default, or
-            one of `PairOptions`.
+            one of `patch_components`.
         answers: text or token ids for each pair; None for the clean samples' `answer`, or the model's own
             greedy answers if they have none.
         max_new_tokens: maximum length of the model's own answers; our choice, the default is 64.

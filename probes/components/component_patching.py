@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import SequenceMatcher
-from typing import Unpack
 
 import numpy as np
 import torch
@@ -23,9 +22,9 @@ from mmprobe.models.loading import build_generation_kwargs
 from mmprobe.models.points import STREAMS, Point, change_points, check_kind
 from mmprobe.models.prompt import decode_sequence
 from mmprobe.models.reading import Values, float32_logits
-from mmprobe.probes.answers import MAX_NEW_TOKENS, name_answer, read_answer, resolve_layers
+from mmprobe.probes.answers import MAX_NEW_TOKENS, AnswerInput, name_answer, read_answer, resolve_layers
 from mmprobe.probes.components.pairs import (
-    PairOptions,
+    LogitMetric,
     PairReading,
     check_lengths,
     find_places,
@@ -54,7 +53,10 @@ def patch_components(
     tokens: Sequence[str] | None = None,
     layers: Sequence[int] | None = None,
     replacement: str = "corrupt",
-    **options: Unpack[PairOptions],
+    *,
+    metric: LogitMetric = "logprob",
+    answer: AnswerInput = None,
+    max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return what an answer loses when one component is replaced by that of another prompt.
 
@@ -84,8 +86,13 @@ def patch_components(
             for the three streams, each group of the prompt and the generated tokens, one at a time.
         layers: layers to patch; None for all. Negative numbers count from the last.
         replacement: `corrupt`, `mean` (the mean over these tokens of the corrupt component) or `zero`.
-        options: `metric`, `answer` and `max_new_tokens` (`PairOptions`); attrs["answer_from"] tells whose answer
+        metric: `logprob` (log-probability of the answer), `kl` (minus the divergence from the clean next-token
+            distributions), two words such as `("Yes", "No")` (difference of their logits at the first step), or a
+            function from the logits [step, vocabulary] to one number.
+        answer: text or token ids, such as `run[clean.id].answer`, what the model said. None for the true one in
+            `clean.answer`, or the model's own greedy answer if there is none; attrs["answer_from"] tells whose answer
             was read, `given`, `true` or `own`.
+        max_new_tokens: maximum length of the model's own answer; our choice.
 
     Returns:
         A data set in the unit of the metric.
@@ -114,7 +121,8 @@ def patch_components(
     check_kind(kind)
     check_replacement(replacement)
     resolve_layers(model, layers)
-    return patch_pairs(read_pair(model, clean, corrupt, **options), kind, tokens, layers, replacement)[0]
+    pair = read_pair(model, clean, corrupt, metric, answer, max_new_tokens)
+    return patch_pairs(pair, kind, tokens, layers, replacement)[0]
 
 
 def patch_pairs(

@@ -6,7 +6,7 @@ A metric is one number for the logits of an answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -67,23 +67,6 @@ def _make_metric(metric: LogitMetric, row: Row, clean_logits: Tensor) -> tuple[M
         return value.reshape(())
 
     return measure, getattr(metric, "__name__", "function")
-
-
-class PairOptions(TypedDict, total=False):
-    """Keywords of probes that compare two prompts: what is measured, and of which answer.
-
-    Attributes:
-        metric: `logprob` (log-probability of the answer), `kl` (minus the divergence from the clean next-token
-            distributions), two words such as `("Yes", "No")` (difference of their logits at the first step), or a
-            function from the logits [step, vocabulary] to one number.
-        answer: text or token ids, such as `run[clean.id].answer`, what the model said. None for the true one in
-            `clean.answer`, or the model's own greedy answer if there is none.
-        max_new_tokens: maximum length of the model's own answer; our choice, the default is 64.
-    """
-
-    metric: LogitMetric
-    answer: AnswerInput
-    max_new_tokens: int
 
 
 class PairReading(NamedTuple):
@@ -169,7 +152,7 @@ def read_pair(
     answer: AnswerInput = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> PairReading:
-    """Read a clean and a corrupt prompt with the clean sample's answer. The other arguments are `PairOptions`.
+    """Read a clean and a corrupt prompt with the clean sample's answer. The other arguments are those of `patch_components`.
 
     Raises:
         InputError: the prompts differ in length or in the grids of their images.
