@@ -338,11 +338,9 @@ def _find_stated(text: str, noun: str, only_asked: bool, question: str) -> Quant
                 if each.counts or not (noun and n_counts):
                     yield each.quantity, *each.span
 
-        chosen = (
-            choose(plain, find, question.replace(noun, ""))  # of five zebras two drink
-            or choose(plain, find, question)
-            or _find_beside(plain, question)
-        )
+        chosen = None
+        for about in (question.replace(noun, ""), question):  # of five zebras two drink
+            chosen = chosen or choose(plain, find, about) or _find_beside(plain, about)
         return None if chosen is None or math.isnan(chosen.value) else chosen
     return quantities[-1] if quantities and not math.isnan(quantities[-1].value) else None
 

@@ -10,6 +10,7 @@ from mmprobe.benchmarks.answers.coco import find_category
 from mmprobe.benchmarks.answers.colours import compare_colours
 from mmprobe.benchmarks.answers.forms import Decision, clean, decide
 from mmprobe.benchmarks.answers.places import find_places
+from mmprobe.benchmarks.answers.refusals import is_notice
 from mmprobe.benchmarks.answers.texts import COLOUR
 from mmprobe.benchmarks.answers.words import corrected, has_denial
 
@@ -113,6 +114,8 @@ def read_yes_no(response: str, question: str = "") -> Said | None:
     if first and not (first["rest"] or "").strip(" .!"):
         return _say(text, question)  # whatever follows: "No. I can't see it."
     decision: Decision[Said] = decide(response, lambda part: _say(part, question))
+    if decision.refused and first and not is_notice(text):
+        return _say(text, question)  # "No, it cannot be read."
     if decision.value or decision.marked or decision.refused or not question or (first and first["rest"]):
         return decision.value
     return _find_stated(text, question)
