@@ -54,16 +54,11 @@ _ABSENT = re.compile(
 )
 _SAME = re.compile(r"\b(?:same|identical|equal|alike)\b", re.IGNORECASE)
 _DIFFERENT = re.compile(r"\b(?:differ\w*|changed?|changes)\b", re.IGNORECASE)
-_EXCLUDING = [
-    {stem(word) for word in pair.split("/")}
-    for pair in (
-        "on/off open/closed left/right day/night full/empty asleep/awake sleeping/awake sitting/standing wet/dry indoors/outdoors"
-        " inside/outside top/bottom above/below over/under front/back front/behind up/down young/old clean/dirty male/female long/short"
-    ).split()
-]
-_RELATIONS = {
-    stem(word) for word in "left right above below over under behind front than on in inside".split()
-}
+_OPPOSITES = """on/off open/closed left/right day/night full/empty asleep/awake sleeping/awake sitting/standing wet/dry
+indoors/outdoors inside/outside top/bottom above/below over/under front/back front/behind up/down young/old clean/dirty
+male/female long/short"""
+_EXCLUDING = [{stem(word) for word in pair.split("/")} for pair in _OPPOSITES.split()]
+_RELATIONS = set(stems("left right above below over under behind front than on in inside"))
 _PHRASE = re.compile(
     r"\s(?:on|in|at|against|near|next to|under|behind|along|beside|by|with) (?:the|a|an|his|her|its|their|this) [^?]*$",
     re.IGNORECASE,
@@ -72,25 +67,7 @@ _SOMEBODY = re.compile(r"\b(?:(?:any|some) ?(?:one|body)|people)\b", re.IGNORECA
 _NOTHING = re.compile(r"\banything\W*$|\bnothing\b", re.IGNORECASE)  # he is not holding anything
 _NOBODY = re.compile(r"\b(?:nobody|no one)\b", re.IGNORECASE)
 _ABOUT = LITTLE | set(
-    map(
-        stem,
-        [
-            "visible",
-            "present",
-            "presence",
-            "here",
-            "both",
-            "two",
-            "between",
-            "contain",
-            "appear",
-            "look",
-            "clearly",
-            "also",
-            "its",
-            "one",
-        ],
-    )
+    stems("visible present presence here both two between contain appear look clearly also its one")
 )
 
 Said = Literal["yes", "no"]
