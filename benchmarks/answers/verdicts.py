@@ -30,7 +30,7 @@ from mmprobe.benchmarks.answers.numbers import (
 )
 from mmprobe.benchmarks.answers.places import find_places, parse_place
 from mmprobe.benchmarks.answers.texts import COLOUR, normalize_words, same_text
-from mmprobe.benchmarks.answers.words import IMAGE, corrected, firm_sentences
+from mmprobe.benchmarks.answers.words import BESIDE, IMAGE, corrected, firm_sentences
 
 # A truth that is compared as mathematics: TeX, a power, a root, an equation, or letters with an operator.
 _MATHEMATICS = re.compile(
@@ -223,6 +223,8 @@ def _judge_place(text: str, truth: str, relative: bool, question: str) -> Verdic
     assert true is not None
     if not said:
         return "other"
+    if len(said) > 1 and BESIDE.search(text):
+        return "unread"
     first = (
         choose(own, lambda clause: ((place, 0, len(clause)) for place in find_places(clause)[:1]), question)
         or said[0]
