@@ -174,18 +174,16 @@ def _read_tables(text: str) -> str:
         >>> _read_tables("| Object | First image | Second image |\\n|---|---|---|\\n| Car | red | blue |\\n| Dog | present | missing |")
         'car: red to blue\\ndog: removed'
     """
-    rows = [[cell.strip() for cell in row.split("|")] for row in _ROW.findall(text)]
+    rows = [
+        [cell.strip() for cell in row.split("|")][-3:] for row in _ROW.findall(text)
+    ]  # a number may precede
     if len(rows) < 3 or len(rows[0]) != 3 or any(len(row) != 3 for row in rows):
         return text
     sentences = []
     for thing, before, after in rows[1:]:
-        if re.fullmatch(r"[\s:-]*", before):
-            continue
         thing = re.sub(r"(?i)\b(?:of|the|presence|colou?r|position)\b", "", thing).strip().lower()
         if _THERE.fullmatch(before) and _GONE.fullmatch(after):
             sentences.append(f"{thing}: removed")
-        elif re.fullmatch(PLACE, before.lower()) and re.fullmatch(PLACE, after.lower()):
-            sentences.append(f"{thing}: moved from the {before.lower()} to the {after.lower()}")
         elif before.casefold() != after.casefold():
             sentences.append(f"{thing}: {before.lower()} to {after.lower()}")
     return "\n".join([*[part for part in [_ROW.sub("", text).strip()] if part], *sentences])
@@ -305,7 +303,9 @@ def _read_sentence(sentence: str, context: _Context) -> list[Claim] | None:
         about = _find_things(re.sub(rf" (?:{_HUE}|position|location)(?: change)?$", "", topic))
         if about and _OF_IT.match(text[label.end() :]):
             context.things, text = about, text[label.end() :]
-        elif not _find_things(topic) or topic.split()[-1] in text[label.end() :].split():
+        elif (not _find_things(topic) and _HAS_VERB.search(text, label.end())) or topic.split()[-1] in text[
+            label.end() :
+        ].split():
             text = text[label.end() :]
     if (gone := _GONE_FROM.fullmatch(text)) and (things_gone := _find_things(gone["thing"])):
         return [

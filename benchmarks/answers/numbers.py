@@ -299,7 +299,6 @@ _IN_YEAR = re.compile(r"\b(?:in|since|by|of) $", re.IGNORECASE)
 _THERE_ARE = re.compile(r"\bthere (?:are|is|were|was) (?:only |just |exactly )?$", re.IGNORECASE)
 _IN_TOTAL = re.compile(r"[^.!?\n]{0,30}\b(?:in total|in all|altogether)\b", re.IGNORECASE)
 _ENDS_SENTENCE = re.compile(r"\s*(?:altogether|in total|in all|overall)?\s*(?:[.!?\n]|$)", re.IGNORECASE)
-_ANYTHING = {"object", "objects", "thing", "things", "item", "items"}
 
 
 class _Stated(NamedTuple):
@@ -338,11 +337,9 @@ def _find_stated(text: str, noun: str, only_asked: bool, question: str) -> Quant
                 if each.counts or not (noun and n_counts):
                     yield each.quantity, *each.span
 
-        chosen = (
-            choose(plain, find, question.replace(noun, ""))  # of five zebras two drink
-            or choose(plain, find, question)
-            or _find_beside(plain, question)
-        )
+        chosen = None
+        for about in (question.replace(noun, ""), question):  # of five zebras two drink
+            chosen = chosen or choose(plain, find, about) or _find_beside(plain, about)
         return None if chosen is None or math.isnan(chosen.value) else chosen
     return quantities[-1] if quantities and not math.isnan(quantities[-1].value) else None
 
@@ -419,9 +416,7 @@ def _counts(after: str, noun: str) -> bool:
         return True
     words = re.findall(r"[a-z'-]+|[^\sa-z'-]", after.casefold())[:4]
     own = noun.casefold()
-    forms = {own, *make_plurals(own), *({own[:-1]} if own.endswith("s") else ())} | (
-        _ANYTHING if own in _ANYTHING else set()
-    )
+    forms = {own, *make_plurals(own), own.removesuffix("s")}
     for word in words:
         if not word[0].isalpha() or word in ("with", "of", "in", "on", "from", "and", "or"):
             return False
@@ -470,8 +465,6 @@ def convert(said: Quantity, true: Quantity, question: str = "") -> float | None:
         return shown if math.isclose(shown, true.value, rel_tol=1e-6) else said.value
     if not own or not target or own == target:
         return said.value
-    if {own, target} & set(_MONEY.values()):
-        return None
     registry = _registry()
     try:
         value = registry.Quantity(said.value, own).to(target).magnitude
@@ -483,11 +476,6 @@ def convert(said: Quantity, true: Quantity, question: str = "") -> float | None:
 def _unit(written: str) -> str:
     """Return pint's name of a unit, the sign of a currency, or nothing for other words."""
     words = " ".join(_raise(written).split())
-    words = re.sub(
-        r"^(square|cubic|sq\.?|cu\.?) ([a-z]+)",
-        lambda match: f"{match[2]}^{2 if match[1][0] == 's' else 3}",
-        words,
-    )
     if words.casefold() in _MONEY:
         return _MONEY[words.casefold()]
     parts = re.split(r"(/| per |\^[23])", words)
@@ -563,9 +551,6 @@ def same_expression(first: str, second: str) -> bool | None:
 
 def _plain(text: str) -> str:
     text = unicodedata.normalize("NFKC", clean(text).strip().strip("$").rstrip("."))
-    text = re.sub(
-        r"(?<![\w.])(\d+)\s*\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}", r"(\1+\2/\3)", text
-    )  # one and a half
     text = re.sub(
         r"(?:\u221a|(?<![\\a-z])sqrt)\s*(\d+|\([^()]*\))", r"\\sqrt{\1}", text.replace("\u03c0", "\\pi ")
     )

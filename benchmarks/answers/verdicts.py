@@ -102,7 +102,6 @@ def _is_same(said: str, truth: str, question: str) -> bool:
 
 def _squash(text: str) -> str:
     """Return a text without case, spaces and punctuation at its ends: `AB 123` is `ab123`."""
-    text = re.sub(r"(?<=[a-z])-(?=[a-z])", "", text)  # ice-cream
     return re.sub(r"\s+", "", unicodedata.normalize("NFKC", text)).strip(".,;:!\"'*").casefold()
 
 
@@ -121,9 +120,6 @@ def _judge(text: str, truth: str, question: str) -> Verdict:
         said = read_quantity(text, question)
         if said is not None:
             return "right" if same_quantity(said, quantity, question) else "wrong"
-        same = same_expression(text, truth)
-        if same is not None:
-            return "right" if same else "wrong"
         several = stated_quantities(text)
         is_none = several and not any(
             each is None or same_quantity(each, quantity, question) for each in several
@@ -148,14 +144,9 @@ def _judge_mathematics(text: str, truth: str) -> Verdict:
     """Judge the whole text, or what its last sentence says that it is."""
     last = re.split(r"(?<=[.!])\s|\n", text.strip())[-1].rstrip(".")
     last = re.split(r",? \b(?:so|hence|thus|therefore|giving|gives)\b", last)[-1]
-    ends = [
-        re.split(r"\b(?:is|are|equals)\b|:", last)[-1],
-        last.rpartition("=")[2] if "=" not in truth else last,
-    ]
-    # without words of units
-    bare = [
-        re.sub(r"(?:\s+[a-z]{2,})+$", "", part) for part in (text, *ends, *re.findall(r"\$([^$]+)\$", last))
-    ]
+    ends = [text, re.split(r"\b(?:is|are|equals)\b|:", last)[-1], *re.findall(r"\$([^$]+)\$", last)]
+    ends.append(last.rpartition("=")[2] if "=" not in truth else last)
+    bare = [re.sub(r"(?:\s+[a-z]{2,})+$", "", part) for part in ends]  # without words of units
     said = [_same_mathematics(part.strip(" $."), truth) for part in bare]
     verdicts = [same for same in said if same is not None]
     return "right" if True in verdicts else "wrong" if verdicts else _judge_words(text, truth)

@@ -10,6 +10,7 @@ from mmprobe.benchmarks.answers.coco import find_category
 from mmprobe.benchmarks.answers.colours import compare_colours
 from mmprobe.benchmarks.answers.forms import Decision, clean, decide
 from mmprobe.benchmarks.answers.places import find_places
+from mmprobe.benchmarks.answers.refusals import is_notice
 from mmprobe.benchmarks.answers.texts import COLOUR
 from mmprobe.benchmarks.answers.words import corrected, has_denial
 
@@ -53,16 +54,11 @@ _ABSENT = re.compile(
 )
 _SAME = re.compile(r"\b(?:same|identical|equal|alike)\b", re.IGNORECASE)
 _DIFFERENT = re.compile(r"\b(?:differ\w*|changed?|changes)\b", re.IGNORECASE)
-_EXCLUDING = [
-    {stem(word) for word in pair.split("/")}
-    for pair in (
-        "on/off open/closed left/right day/night full/empty asleep/awake sleeping/awake sitting/standing wet/dry indoors/outdoors"
-        " inside/outside top/bottom above/below over/under front/back front/behind up/down young/old clean/dirty male/female long/short"
-    ).split()
-]
-_RELATIONS = {
-    stem(word) for word in "left right above below over under behind front than on in inside".split()
-}
+_OPPOSITES = """on/off open/closed left/right day/night full/empty asleep/awake sleeping/awake sitting/standing wet/dry
+indoors/outdoors inside/outside top/bottom above/below over/under front/back front/behind up/down young/old clean/dirty
+male/female long/short"""
+_EXCLUDING = [{stem(word) for word in pair.split("/")} for pair in _OPPOSITES.split()]
+_RELATIONS = set(stems("left right above below over under behind front than on in inside"))
 _PHRASE = re.compile(
     r"\s(?:on|in|at|against|near|next to|under|behind|along|beside|by|with) (?:the|a|an|his|her|its|their|this) [^?]*$",
     re.IGNORECASE,
@@ -71,25 +67,7 @@ _SOMEBODY = re.compile(r"\b(?:(?:any|some) ?(?:one|body)|people)\b", re.IGNORECA
 _NOTHING = re.compile(r"\banything\W*$|\bnothing\b", re.IGNORECASE)  # he is not holding anything
 _NOBODY = re.compile(r"\b(?:nobody|no one)\b", re.IGNORECASE)
 _ABOUT = LITTLE | set(
-    map(
-        stem,
-        [
-            "visible",
-            "present",
-            "presence",
-            "here",
-            "both",
-            "two",
-            "between",
-            "contain",
-            "appear",
-            "look",
-            "clearly",
-            "also",
-            "its",
-            "one",
-        ],
-    )
+    stems("visible present presence here both two between contain appear look clearly also its one")
 )
 
 Said = Literal["yes", "no"]
@@ -113,6 +91,8 @@ def read_yes_no(response: str, question: str = "") -> Said | None:
     if first and not (first["rest"] or "").strip(" .!"):
         return _say(text, question)  # whatever follows: "No. I can't see it."
     decision: Decision[Said] = decide(response, lambda part: _say(part, question))
+    if decision.refused and first and not is_notice(text):
+        return _say(text, question)  # "No, it cannot be read."
     if decision.value or decision.marked or decision.refused or not question or (first and first["rest"]):
         return decision.value
     return _find_stated(text, question)
