@@ -188,7 +188,7 @@ def _measure_sample(trace: Trace) -> dict[str, np.ndarray] | None:
     has_images = sizes[_VISUAL] > 0
     authors = np.full((*mass.shape[:2], len(AUTHORS_GROUPS)), np.nan)
     if has_images and "attention/leading" in trace.captured:
-        authors = group_as_authors(mass, trace.attention_leading.values.astype(float))
+        authors = _group_as_authors(mass, trace.attention_leading.values.astype(float))
     visual = mass[..., _VISUAL].mean(-1) if has_images else np.full(mass.shape[:2], np.nan)
     return {
         "mass": mass,
@@ -199,7 +199,7 @@ def _measure_sample(trace: Trace) -> dict[str, np.ndarray] | None:
     }
 
 
-def group_as_authors(mass: np.ndarray, leading: np.ndarray) -> np.ndarray:
+def _group_as_authors(mass: np.ndarray, leading: np.ndarray) -> np.ndarray:
     """Return attention in the authors' three groups, which sum to 1, [step, layer, authors_group].
 
     The mean over heads comes first, then the division by the sum of the groups.
@@ -210,7 +210,7 @@ def group_as_authors(mass: np.ndarray, leading: np.ndarray) -> np.ndarray:
 
     Example:
         >>> mass = np.array([[[[0.1, 0.1, 0.2, 0.1, 0.5], [0.2, 0.2, 0.6, 0.0, 0.0]]]])
-        >>> group_as_authors(mass, np.array([[[0.1, 0.3]]])).round(3).tolist()
+        >>> _group_as_authors(mass, np.array([[[0.1, 0.3]]])).round(3).tolist()
         [[[0.267, 0.533, 0.2]]]
     """
     prompt = mass[..., :_GENERATED].sum(-1).mean(-1)

@@ -10,10 +10,9 @@ import xarray as xr
 from scipy.stats import rankdata
 
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
-from mmprobe.analyses.source import SampleRows, analysis_of_run
+from mmprobe.analyses.source import Columns, SampleRows, analysis_of_run
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.stats.columns import Columns
 from mmprobe.stats.compare import LABELS, MINIMUM, ByLabel
 from mmprobe.stats.estimate import Estimate, estimate_known, estimate_mean, stack_estimates
 from mmprobe.stats.intervals import FRACTION, LENGTH

@@ -166,7 +166,7 @@ def failure_modes(
         alpha=alpha,
         layers="all" if layers is None else ", ".join(map(str, layers)),
         draws=draws,
-        false_alarms=describe_false_alarms(out),
+        false_alarms=_describe_false_alarms(out),
     )
     return out
 
@@ -213,11 +213,11 @@ def _test_mass(mass: np.ndarray) -> tuple[float, float, float]:
     return float(mass[0]), float(mass[1:].mean()), float(as_large.mean())
 
 
-def classify_mode(evidence: np.ndarray, alpha: float) -> str:
+def _classify_mode(evidence: np.ndarray, alpha: float) -> str:
     """Return the failure mode of a claim from its evidence, in the order of `EVIDENCE`.
 
     Example:
-        >>> classify_mode(np.array([0.5, 0.1, 0.01, 0.1, 0.1, 0.6, 0.0, 0.0]), alpha=0.1)
+        >>> _classify_mode(np.array([0.5, 0.1, 0.01, 0.1, 0.1, 0.6, 0.0, 0.0]), alpha=0.1)
         'dissociation'
     """
     attention_on = evidence[EVIDENCE.index("attention_p")] <= alpha
@@ -241,7 +241,7 @@ def _make_dataset(by_label: dict[bool, list[_NamedThing]], groups: Sets, alpha: 
     out.coords["sample"] = ("claim", [claim.sample for claim in claims])
     out.coords["thing"] = ("claim", [claim.thing for claim in claims])
     modes = {
-        label: [classify_mode(claim.evidence, alpha) for claim in members]
+        label: [_classify_mode(claim.evidence, alpha) for claim in members]
         for label, members in by_label.items()
     }
     out["mode"] = ("claim", modes[False])
@@ -262,12 +262,12 @@ def _make_dataset(by_label: dict[bool, list[_NamedThing]], groups: Sets, alpha: 
     return out
 
 
-def describe_false_alarms(ds: xr.Dataset) -> str:
+def _describe_false_alarms(ds: xr.Dataset) -> str:
     """Return in a sentence how often the rule finds a failure in faithful answers.
 
     Example:
         >>> ds = failure_modes(run)                                 # doctest: +SKIP
-        >>> describe_false_alarms(ds)                               # doctest: +SKIP
+        >>> _describe_false_alarms(ds)                               # doctest: +SKIP
         'False alarms: 12% [8%, 17%] of the 60 claims of 40 faithful answers are called blind or dissociated.'
     """
     n_claims, n_samples = int(ds["n_claims_faithful"]), int(ds["n_faithful"])

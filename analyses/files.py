@@ -47,10 +47,10 @@ def export(dataset: xr.Dataset, folder: str | Path) -> list[Path]:
         "nc": dataset.to_netcdf(engine="h5netcdf"),  # in memory: HDF5 can crash where a disk is full
         "csv": _write_csv(dataset),
     }
-    graph = build_graph(dataset) if is_graph(dataset) else None
+    graph = build_graph(dataset) if _is_graph(dataset) else None
     if graph is not None:
         contents["graphml"] = write_graphml(graph)
-    contents["json"] = _write_json(dataset, {} if graph is None else to_node_link(graph))
+    contents["json"] = _write_json(dataset, {} if graph is None else _to_node_link(graph))
     files = {folder / f"{name}.{suffix}": content for suffix, content in contents.items()}
     make_folders(folder)
     with lock_file(folder / name, "exporting it"):
@@ -161,11 +161,11 @@ def _replace_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def is_graph(dataset: xr.Dataset) -> bool:
+def _is_graph(dataset: xr.Dataset) -> bool:
     """Return whether a data set contains scores of edges.
 
     Example:
-        >>> is_graph(xr.Dataset())
+        >>> _is_graph(xr.Dataset())
         False
     """
     return "score" in dataset and dataset["score"].dims == ("source", "destination")
@@ -228,7 +228,7 @@ def write_graphml(graph: nx.DiGraph) -> bytes:
     return buffer.getvalue()
 
 
-def to_node_link(graph: nx.DiGraph) -> dict[str, Any]:
+def _to_node_link(graph: nx.DiGraph) -> dict[str, Any]:
     """Return the graph as `networkx.node_link_graph` and D3 read it: nodes and edges."""
     import networkx as nx
 

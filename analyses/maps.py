@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.grids import to_grids
-from mmprobe.analyses.regions import find_views
+from mmprobe.analyses.regions import find_views, to_grids
 from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 from mmprobe.cache import Trace
 from mmprobe.cache.schema import VARIABLES

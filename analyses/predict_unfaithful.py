@@ -12,14 +12,13 @@ from scipy.stats import rankdata
 from mmprobe.analyses.attention_decay import slope_over_steps
 from mmprobe.analyses.attention_vs_activation import TOP, rank_correlation, read_maps, top_iou
 from mmprobe.analyses.regions import find_patches, mask_patches
-from mmprobe.analyses.source import analysis_of_run, describe
+from mmprobe.analyses.source import Columns, analysis_of_run, describe
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS, GROUP_NAMES
 from mmprobe.contents import question_types
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.samples import set_keys
 from mmprobe.stats.auc import estimate_auc, estimate_auc_within, weighted_auc
-from mmprobe.stats.columns import Columns
 from mmprobe.stats.estimate import Estimate, stack_estimates
 from mmprobe.stats.folds import assign_folds, shuffle_within_folds, skip_checks
 from mmprobe.stats.intervals import central_range, statistic_interval, sums_interval
@@ -195,7 +194,7 @@ def _add_auc(out: xr.Dataset, seed: int) -> None:
     auc = estimate_auc(out["score"].values, labels == 1, groups)
     out.update(auc.variables("auc"))
     types = np.unique(out["question_type"].values, return_inverse=True)[1]
-    out.update(estimate_auc(rate_by_type(types, labels, fold), labels == 1, groups).variables("auc_type"))
+    out.update(estimate_auc(_rate_by_type(types, labels, fold), labels == 1, groups).variables("auc_type"))
     out.update(estimate_auc_within(out["score"].values, labels == 1, types, groups).variables("auc_within"))
     pairs = [
         (labels[types == each] == 1).sum() * (labels[types == each] == 0).sum() for each in np.unique(types)
@@ -239,7 +238,7 @@ def held_out_scores(values: np.ndarray, labels: np.ndarray, fold: np.ndarray) ->
     return scores
 
 
-def rate_by_type(types: np.ndarray, labels: np.ndarray, fold: np.ndarray) -> np.ndarray:
+def _rate_by_type(types: np.ndarray, labels: np.ndarray, fold: np.ndarray) -> np.ndarray:
     """Return the share [sample] of label 1 among the samples of the same type in the other folds.
 
     One sample at the share of all types is added to each type, so that rare types stay near it (our choice).
@@ -250,7 +249,7 @@ def rate_by_type(types: np.ndarray, labels: np.ndarray, fold: np.ndarray) -> np.
         fold: int [sample].
 
     Example:
-        >>> rate_by_type(np.array([0, 0, 1, 1]), np.array([1, 1, 0, 0]), np.array([0, 1, 0, 1])).tolist()
+        >>> _rate_by_type(np.array([0, 0, 1, 1]), np.array([1, 1, 0, 0]), np.array([0, 1, 0, 1])).tolist()
         [0.75, 0.75, 0.25, 0.25]
     """
     rates = np.empty(len(labels))

@@ -1,4 +1,4 @@
-"""What views show, a sample's regions among its visual tokens, random regions of the same size, and the words that name a region's thing."""
+"""Values by visual token on the grids of views, what views show, regions among visual tokens, and the words that name a region's thing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,39 @@ import numpy as np
 from mmprobe.cache import Trace
 from mmprobe.samples import Region
 from mmprobe.stats.estimate import format_number
+
+Grids = Sequence[tuple[int, int]]
+"""Rows and columns of the visual tokens of each view."""
+
+
+def split_grids(values: np.ndarray, grids: Grids) -> list[np.ndarray]:
+    """Return the part of each view of values [..., visual], as [..., row, column].
+
+    Example:
+        >>> [part.tolist() for part in split_grids(np.array([1, 2, 3]), [(1, 2), (1, 1)])]
+        [[[1, 2]], [[3]]]
+    """
+    ends = np.cumsum([rows * columns for rows, columns in grids])
+    parts = np.split(values, ends[:-1], axis=-1) if len(ends) else []
+    return [
+        part.reshape(*values.shape[:-1], *grid)
+        for part, grid in zip(parts, grids, strict=True)  # visual tokens are row by row
+    ]
+
+
+def to_grids(values: np.ndarray, grids: Grids) -> np.ndarray:
+    """Return values [..., visual] as [..., view, row, column], with NaN beyond a view's own grid.
+
+    Example:
+        >>> to_grids(np.array([[1.0, 2.0, 3.0]]), [(1, 2), (1, 1)]).tolist()
+        [[[[1.0, 2.0]], [[3.0, nan]]]]
+    """
+    height = max((rows for rows, _ in grids), default=0)
+    width = max((columns for _, columns in grids), default=0)
+    out = np.full((*values.shape[:-1], len(grids), height, width), np.nan, values.dtype)
+    for view, part in enumerate(split_grids(values, grids)):
+        out[..., view, : part.shape[-2], : part.shape[-1]] = part
+    return out
 
 
 class ShownView(NamedTuple):
@@ -90,10 +123,10 @@ def find_patches(trace: Trace, regions: Sequence[Region] | None = None) -> list[
             region.model_copy(update={"image": int(start)})
             for region, start in zip(regions, starts, strict=True)
         ]
-    return place_regions(regions, source, box, grid)
+    return _place_regions(regions, source, box, grid)
 
 
-def place_regions(
+def _place_regions(
     regions: Sequence[Region], source: np.ndarray, box: np.ndarray, grid: np.ndarray
 ) -> list[Patch]:
     """Return the cells that each region covers, as `find_patches`, of views that are given.
@@ -105,7 +138,7 @@ def place_regions(
 
     Example:
         >>> region = Region(image=0, box=(28, 0, 28, 28))
-        >>> place_regions([region], np.array([0]), np.array([[0, 0, 56, 28]]), np.array([[1, 2]]))
+        >>> _place_regions([region], np.array([0]), np.array([[0, 0, 56, 28]]), np.array([[1, 2]]))
         [Patch(view=0, top=0, bottom=1, left=1, right=2)]
     """
     patches = []

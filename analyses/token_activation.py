@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.grids import split_grids, to_grids
-from mmprobe.analyses.regions import find_views
+from mmprobe.analyses.regions import find_views, split_grids, to_grids
 from mmprobe.analyses.source import analysis_of_run
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import GROUP_NAMES

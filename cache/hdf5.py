@@ -101,7 +101,7 @@ class DataSet:
         layout = _creation_properties(dtype, chunk, filters)
         rows_grow = can_grow is not None and any(can_grow[1:])
         access = None if rows_grow else _WHOLE_CHUNKS  # chunks of growing rows are written in parts
-        self.id = h5d.create(file, name.encode(), hdf5_type(dtype), space, layout, CREATE_GROUPS, access)
+        self.id = h5d.create(file, name.encode(), _hdf5_type(dtype), space, layout, CREATE_GROUPS, access)
 
     def resize(self, shape: tuple[int, ...]) -> None:
         """Give the data set another shape."""
@@ -168,7 +168,7 @@ def lost_rows(values: Any, rounded: Any) -> Any:
 
 
 @lru_cache
-def hdf5_type(dtype: np.dtype) -> h5t.TypeID:
+def _hdf5_type(dtype: np.dtype) -> h5t.TypeID:
     """Return the type in the file that stores a numpy type."""
     return h5t.py_create(dtype, logical=True)
 
@@ -222,7 +222,7 @@ def chunk_shape(block: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(chunk)
 
 
-def write_attribute(target: h5d.DatasetID | h5f.FileID, name: str, text: str) -> None:
+def _write_attribute(target: h5d.DatasetID | h5f.FileID, name: str, text: str) -> None:
     """Write a new text attribute of a data set or a file."""
     attribute = h5a.create(target, name.encode(), _TEXT_TYPE, _SCALAR)
     attribute.write(np.array(text, TEXT))
@@ -325,7 +325,7 @@ class TraceWriter:
     def set_attributes(self, attributes: Mapping[str, str]) -> None:
         """Write text attributes of the whole trace."""
         for name, text in attributes.items():
-            write_attribute(self.file.id, name, text)
+            _write_attribute(self.file.id, name, text)
 
     def append(self, name: str, block: np.ndarray) -> None:
         """Append a block of steps to a data set whose first dimension is `step`.
@@ -402,8 +402,8 @@ class TraceWriter:
         chunk = None if block is None else chunk_shape(block, dtype.itemsize)
         filters = self.filters if dtype.kind == "f" else ()
         data = self.datasets[name] = DataSet(self.file.id, name, shape, dtype, chunk, can_grow, filters)
-        write_attribute(data.id, "long_name", variable.long_name)
-        write_attribute(data.id, "units", variable.units)
+        _write_attribute(data.id, "long_name", variable.long_name)
+        _write_attribute(data.id, "units", variable.units)
         return data
 
     def _widen_where_narrow(self, name: str, values: np.ndarray) -> DataSet:

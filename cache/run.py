@@ -246,7 +246,7 @@ class Run:
             >>> run.stack("attention/mass").dims                    # doctest: +SKIP
             ('sample', 'step', 'layer', 'head', 'group')
         """
-        return stack_traces(self, path)
+        return _stack_traces(self, path)
 
     def to_dataframe(self) -> pd.DataFrame:
         """Return a table with a row a sample: its fields, the model's answer, its steps, whether it is right and faithful, and by which margin.
@@ -421,7 +421,7 @@ def pack(path: str | Path, out: str | Path) -> Path:
     return out
 
 
-def stack_traces(run: Run, path: str) -> xr.DataArray:
+def _stack_traces(run: Run, path: str) -> xr.DataArray:
     """Return the array that `Run.stack` describes."""
     if not run.ids:
         return xr.DataArray(np.zeros(0), dims="sample", coords={"sample": run.ids})

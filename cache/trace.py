@@ -231,7 +231,7 @@ class Trace:
         """Return one group of data sets: tokens, images, steps, attention, residual, update, ffn or tam."""
         if name not in self._datasets:
             with self._open() as root:
-                paths = [path for path in list_paths(root) if path.startswith(f"{name}/")]
+                paths = [path for path in _list_paths(root) if path.startswith(f"{name}/")]
                 paths = [path for path in paths if self.span is None or path not in SUMS]
                 arrays = {path.rpartition("/")[2]: self._array(root, path) for path in paths}
             if not arrays:
@@ -343,7 +343,7 @@ class Trace:
     def captured(self) -> tuple[str, ...]:
         """Paths of all data sets in the file, as `array` takes them."""
         with self._open() as root:
-            return tuple(path for path in list_paths(root) if self.span is None or path not in SUMS)
+            return tuple(path for path in _list_paths(root) if self.span is None or path not in SUMS)
 
     def _labels(self, root: h5py.Group, dim: str) -> tuple[Any, ...]:
         """Return the values of a dimension: the captured layers or heads; all groups, also those of later versions."""
@@ -533,7 +533,7 @@ def open_file(path: Path) -> h5py.File:
     return h5py.File(check_readable(path), "r")
 
 
-def list_paths(root: h5py.Group) -> list[str]:
+def _list_paths(root: h5py.Group) -> list[str]:
     """Return the paths of the data sets of the format in a trace's group, in the order of their names."""
     groups = {name.partition("/")[0] for name in VARIABLES}
     paths = [f"{group}/{name}" for group in root if group in groups for name in root[group]]
@@ -605,7 +605,7 @@ def write_pack(traces: Iterable[Trace], out: Path, texts: Mapping[str, Any] = {}
 
 def _copy_trace(source: h5py.Group, samples: h5py.Group, name: str, new: NewFile) -> None:
     """Copy a trace, and attach its dimension scales again: HDF5 does not copy references to another file."""
-    paths = list_paths(source)
+    paths = _list_paths(source)
     dims = [dim for dim in DIMS if dim in source]
     check_space(new, sum(source[path].id.get_storage_size() for path in paths))
     target = samples.create_group(name)

@@ -1,10 +1,9 @@
 """The base classes of methods, and the context manager that applies methods to a model.
 
 A method is a frozen dataclass of parameters. For each batch it creates a `MethodState`, which remembers what
-the method needs between steps. A state can act in four places: on the attention scores, on named points of the decoder,
-on the residual stream after a layer, and on the logits of the next token. Several methods can act together. Their attention
-biases are added up. Their changes of the residual stream and of the logits follow one another, in the order
-of the methods.
+the method needs between steps. A state can act in three places: on the attention scores, on named points of the model,
+and on the logits of the next token. Several methods can act together. Their attention biases are added up. Their changes
+of points and of logits follow one another, in the order of the methods.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ from mmprobe.ledger import hash_content
 from mmprobe.models import Batch, Model, Prompt
 from mmprobe.models.attention import AttentionBias, LastQuery, bias_attention
 from mmprobe.models.devices import check_one_device
-from mmprobe.models.hooks import observe, observe_mid, replace
-from mmprobe.models.points import Changes, change_points
+from mmprobe.models.points import Changes, Observers, change_points, observe_points
 from mmprobe.models.prompt import Chat
 from mmprobe.models.reading import SharedStart
 from mmprobe.registry import check_made
@@ -89,30 +87,13 @@ class MethodState:
         """
         return None
 
+    def observers(self) -> Observers:
+        """Return what looks at each forward pass, by point (`models.points.observe_points`), before anything is changed there."""
+        return {}
+
     def changes(self) -> Changes:
         """Return what the method changes in each forward pass, by point (`models.points.change_points`)."""
         return {}
-
-    def residual_layers(self) -> Sequence[int]:
-        """Return the layers whose output the method changes."""
-        return ()
-
-    def change_residual(self, layer: int, pre: Tensor, mid: Tensor, post: Tensor) -> Tensor:
-        """Return the new residual stream after a layer, [batch, position, hidden].
-
-        Args:
-            layer: number of the layer.
-            pre: residual stream before the layer.
-            mid: residual stream between attention and FFN.
-            post: residual stream after the layer.
-        """
-        return post
-
-    def receive_final_states(self, states: Tensor) -> None:
-        """Receive the states that the unembedding reads, [batch, position, hidden], at each forward pass.
-
-        The first are those of a shared prefix, if there is one; it contains all visual tokens.
-        """
 
     def change_logits(self, generated: Tensor, logits: Tensor) -> Tensor:
         """Return the new logits of the next token.
@@ -192,7 +173,10 @@ class Method:
 
     @property
     def needs_final_states(self) -> bool:
-        """Whether the state's `receive_final_states` is to be called."""
+        """Whether the state reads what the unembedding reads of the prompt.
+
+        Then `start.states` of its context has that of a shared beginning, which contains all visual tokens.
+        """
         return False
 
     def create_state(self, context: MethodContext) -> MethodState:
@@ -317,9 +301,7 @@ def intervene(
         for method in active:
             state = check_made(method.create_state, method.create_state(context), MethodState)
             states.append((method.name, state))
-            _install_hooks(model, method, state, stack)
-            if method.needs_final_states and start is not None and start.states is not None:
-                state.receive_final_states(start.states)
+            _install_hooks(model, state, stack)
         contrasting = [
             state for method, (_, state) in zip(active, states, strict=True) if method.has_contrast_path
         ]
@@ -337,8 +319,8 @@ def intervene(
         yield Intervention(processors, states)
 
 
-def _install_hooks(model: Model, method: Method, state: MethodState, stack: ExitStack) -> None:
-    """Install the hooks that a method and its state need; closing the stack removes them."""
+def _install_hooks(model: Model, state: MethodState, stack: ExitStack) -> None:
+    """Install the hooks that a method's state needs; closing the stack removes them."""
     decoder = model.family.decoder(model.hf)
     parts = {layer: model.family.parts(module) for layer, module in enumerate(decoder.layers)}
     bias_functions = {
@@ -348,22 +330,10 @@ def _install_hooks(model: Model, method: Method, state: MethodState, stack: Exit
     }
     if bias_functions:
         stack.enter_context(bias_attention([model.hf.config.get_text_config()], bias_functions))
+    if observers := state.observers():
+        stack.enter_context(observe_points(model, observers))
     if changes := state.changes():
         stack.enter_context(change_points(model, changes))
-    for layer in state.residual_layers():
-        residual: dict[str, Tensor] = {}
-        stack.enter_context(observe(decoder.layers[layer], inputs=partial(residual.__setitem__, "pre")))
-        listener = partial(residual.__setitem__, "mid")
-        stack.enter_context(observe_mid(decoder.layers[layer], parts[layer], listener))
-        stack.enter_context(replace(decoder.layers[layer], outputs=_residual_hook(state, layer, residual)))
-    if method.needs_final_states:
-        norm = model.family.final_norm(model.hf)
-        stack.enter_context(observe(norm, outputs=state.receive_final_states))
-
-
-def _residual_hook(state: MethodState, layer: int, residual: dict[str, Tensor]) -> Callable[[Tensor], Tensor]:
-    """Return a hook that hands a layer's residual stream to a state and returns the changed one."""
-    return lambda post: state.change_residual(layer, residual.pop("pre"), residual.pop("mid"), post)
 
 
 class _MethodLogitsProcessor(LogitsProcessor):

@@ -112,12 +112,12 @@ def find_last_text(parts: list[dict[str, Any]]) -> int:
     return texts[-1] if texts else len(parts) - 1
 
 
-def append_lines(chat: Chat, *lines: str) -> Chat:
+def add_lines(chat: Chat, *lines: str) -> Chat:
     """Return a chat with lines of text added to the end of the user's last text.
 
     Example:
         >>> chat = Chat([{"role": "user", "content": [{"type": "text", "text": "Why?"}]}], [], "here")
-        >>> append_lines(chat, "Answer: so.").messages[0]["content"][0]["text"]
+        >>> add_lines(chat, "Answer: so.").messages[0]["content"][0]["text"]
         'Why?\\nAnswer: so.'
     """
     messages = [message | {"content": list(message["content"])} for message in chat.messages]

@@ -82,18 +82,18 @@ def check_parameters(method: Any) -> None:
             value = str(value)
             object.__setattr__(method, parameter.name, value)
         if not _is_allowed(value, declaration):
-            allowed = describe_allowed(declaration)
+            allowed = _describe_allowed(declaration)
             raise InputError(f"method {method.name}: {parameter.name}={value!r}: must be {allowed}")
 
 
-def describe_allowed(declaration: Mapping[str, Any]) -> str:
+def _describe_allowed(declaration: Mapping[str, Any]) -> str:
     """Return the values that a parameter may have, in words.
 
     Args:
         declaration: metadata of the parameter's field.
 
     Example:
-        >>> describe_allowed({"kind": "integer", "low": 1, "high": 9})
+        >>> _describe_allowed({"kind": "integer", "low": 1, "high": 9})
         'a whole number from 1 to 9'
     """
     kind = declaration["kind"]
@@ -274,7 +274,10 @@ def describe_method(name: str) -> MethodDescription:
     effects = {name: " ".join(about.split()) for name, about in zip(parts[::2], parts[1::2], strict=True)}
     parameters = [
         Parameter(
-            each.name, getattr(method, each.name), describe_allowed(each.metadata), effects.get(each.name, "")
+            each.name,
+            getattr(method, each.name),
+            _describe_allowed(each.metadata),
+            effects.get(each.name, ""),
         )
         for each in fields(method)
     ]

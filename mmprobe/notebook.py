@@ -1,11 +1,12 @@
-"""What a notebook shows of runs, traces, samples and models."""
+"""What a notebook shows of runs, traces, samples and models, and tables in Markdown."""
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,32 @@ def show_rows(header: Sequence[str], rows: Iterable[Sequence[object]], note: str
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
     body = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>{f'<p>{escape(note)}</p>' if note else ''}"
+
+
+def markdown_lines(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Iterator[str]:
+    """Yield the lines of a table in Markdown, each as soon as its row is there."""
+    head = list(columns)
+    for number, cells in enumerate(chain([head], rows)):
+        yield "".join(f"| {cell} " if cell != "" else "| " for cell in cells) + "|"
+        if not number:
+            yield "|" + "---|" * len(head)
+
+
+def markdown_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a table in Markdown.
+
+    Args:
+        columns: the headings.
+        rows: the cells of each row.
+
+    Example:
+        >>> print(markdown_table(["name", "n"], [["a", 1], ["", 0]]))
+        | name | n |
+        |---|---|
+        | a | 1 |
+        | | 0 |
+    """
+    return "\n".join(markdown_lines(columns, rows))
 
 
 def _thumbnail(path: Path) -> str:

@@ -262,7 +262,7 @@ def is_of_plug_in(reason: str) -> bool:
     return reason.startswith(_ENTRY)
 
 
-def list_plug_ins_in_use() -> list[str]:
+def _list_plug_ins_in_use() -> list[str]:
     """Return the entry points of other packages that were imported, in words: one of them may be why something fails."""
     added = _added_packages()
     return [_name_entry(entry) for package, entry in added.items() if package in sys.modules]
@@ -341,7 +341,7 @@ def report_unforeseen(error: BaseException) -> str:
 
     The file is in the folder that the command writes, or else in the user's cache.
     """
-    plug_in, in_use = find_plug_in(error), ", ".join(list_plug_ins_in_use())
+    plug_in, in_use = find_plug_in(error), ", ".join(_list_plug_ins_in_use())
     problem = f"{plug_in or 'unforeseen error'}: {redact(describe_error(error))}"
     problem += "".join(f", {note}" for note in getattr(error, "__notes__", ()))
     if plug_in is None and in_use:

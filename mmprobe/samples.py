@@ -1058,7 +1058,7 @@ def _find_file(given: Any, file: Path, where: str, kind: str) -> Path:
     if isinstance(given, Mapping):  # as datasets stores it
         given = given.get("bytes") or given.get("path")
     if isinstance(given, str) and given.startswith("data:"):
-        given = read_data_uri(given, where, kind)
+        given = _read_data_uri(given, where, kind)
     if isinstance(given, bytes):
         return _write_bytes(given, file, where, kind)
     given = _read_file_uri(given)
@@ -1069,7 +1069,7 @@ def _find_file(given: Any, file: Path, where: str, kind: str) -> Path:
     raise InputError(f"{where}: {_FORMS[kind]}, not a {type(given).__name__}")
 
 
-def read_data_uri(uri: str, where: str, kind: str = "image") -> bytes:
+def _read_data_uri(uri: str, where: str, kind: str = "image") -> bytes:
     """Return the bytes of a `data:` URI in base64.
 
     Args:
@@ -1080,7 +1080,7 @@ def read_data_uri(uri: str, where: str, kind: str = "image") -> bytes:
         InputError: it is not one.
 
     Example:
-        >>> read_data_uri("data:image/png;base64,AAAA", "here")
+        >>> _read_data_uri("data:image/png;base64,AAAA", "here")
         b'\\x00\\x00\\x00'
     """
     if len(uri) > MAX_URI:
@@ -1354,7 +1354,7 @@ def read_picture(source: Path | BytesIO | Image.Image) -> Image.Image:
 _METADATA = (b"eXIf", b"tiff:Orientation", b"Raw profile type exif")
 
 
-def find_orientation(image: ImageFile.ImageFile) -> int:
+def _find_orientation(image: ImageFile.ImageFile) -> int:
     """Return how an open image is stored, 1 to 8 as in EXIF; 1 is upright. It is found without decoding the image.
 
     Pillow turns TIFF files by itself, so theirs is 1.
@@ -1380,7 +1380,7 @@ def is_turned(path: Path) -> bool:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with open_image(path) as image:
-                return find_orientation(image) != 1
+                return _find_orientation(image) != 1
     except UnidentifiedImageError:
         try:
             with _open_video(path, str(path)) as container:
@@ -1414,7 +1414,7 @@ def is_as_stored(image: ImageFile.ImageFile) -> bool:
         and not _has_16_bits(image)
         and "transparency" not in image.info
         and getattr(image, "n_frames", 1) == 1
-        and find_orientation(image) == 1
+        and _find_orientation(image) == 1
     )
 
 
@@ -1487,7 +1487,7 @@ def read_header(path: Path, where: str, any_depth: bool = False) -> ImageHeader:
             with open_image(path) as image:
                 (width, height), mode, orientation = image.size, image.mode, 1
                 if width * height <= MAX_IMAGE_PIXELS:
-                    orientation = find_orientation(image)
+                    orientation = _find_orientation(image)
                 changes = _list_changes(image, orientation)
     except FileNotFoundError:
         raise InputError(f"{location}: no such file") from None

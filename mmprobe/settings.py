@@ -423,13 +423,13 @@ class FolderSettings(Record):
     @classmethod
     def _check_shard(cls, value: str | None) -> str | None:
         if value is not None:
-            parse_shard(value)
+            _parse_shard(value)
         return value
 
     @property
     def part(self) -> Shard | None:
         """The part of the samples, if these are divided."""
-        return None if self.shard is None else parse_shard(self.shard)
+        return None if self.shard is None else _parse_shard(self.shard)
 
     @property
     def one_process(self) -> bool:
@@ -468,14 +468,14 @@ class Shard:
     count: int
 
 
-def parse_shard(text: str) -> Shard:
+def _parse_shard(text: str) -> Shard:
     """Read `i/n`.
 
     Raises:
         ValueError: it is not of this form, or i is not between 1 and n.
 
     Example:
-        >>> parse_shard("2/8")
+        >>> _parse_shard("2/8")
         Shard(index=2, count=8)
     """
     match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)

@@ -1,8 +1,9 @@
-"""What an answer thinks, and what it says: the marks of thoughts, and the span of each token."""
+"""What an answer thinks, and what it says: the marks of thoughts, the span of each token, and whether it repeats itself."""
 
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from mmprobe.errors import InputError
 
+MOST_COMPRESSED = 2.4  # of an answer that does not repeat itself: Radford et al. (2023), section 4.5
 SPAN_NAMES = ("other", "thinking", "answer")
 """The spans by their number in `steps/span`: the marks themselves, and text outside all of them, are `other`."""
 # Marks in lower case; those of a text may have any case.
@@ -191,3 +193,27 @@ def _open_thought(text: str, before: str) -> str:
         if before.rfind(opening) > before.rfind(closing) or (end >= 0 and not 0 <= start < end):
             return closing
     return ""
+
+
+def compression_ratio(text: str) -> float:
+    """Return the bytes of a text over those that zlib makes of it; 0 for an empty text.
+
+    Example:
+        >>> round(compression_ratio("The image shows a blue rabbit in the top left."), 1)
+        0.9
+    """
+    data = text.encode()
+    return len(data) / len(zlib.compress(data))
+
+
+def is_degenerate(text: str) -> bool:
+    """Return whether a text repeats itself, by the rule that finds failed transcriptions in Whisper.
+
+    Its compression ratio is above 2.4 (Radford et al., 2023, Robust speech recognition via large-scale weak supervision,
+    arXiv:2212.04356, section 4.5). Few sentences of one form stay under it; ten or more may not.
+
+    Example:
+        >>> is_degenerate("Yes. The triangle" + " at triangle" * 9), is_degenerate("Yes, the triangle is at the top left.")
+        (True, False)
+    """
+    return compression_ratio(text) > MOST_COMPRESSED

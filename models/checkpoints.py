@@ -184,13 +184,14 @@ class Checkpoint:
     hf: ReferenceType[Any]
 
 
-def fingerprint_files(folders: Sequence[Path], whole: bool = False) -> dict[str, str]:
+def fingerprint_files(folders: Sequence[Path]) -> dict[str, str]:
     """Return hashes of the parts of a checkpoint.
+
+    With the variable `MMPROBE_WHOLE_WEIGHTS`, every byte of the weights is read, too, for `whole weights`, which takes as
+    long as to read the files.
 
     Args:
         folders: where its files are; that of an adapter after that of the model whose weights it changes.
-        whole: whether to read every byte of the weights, too, for `whole weights`. The variable
-            `MMPROBE_WHOLE_WEIGHTS` requests it everywhere. It takes as long as to read the files.
 
     Returns:
         Hashes by part: `weights` and those of `PARTS`, and `of`, which is `files`. A part without files is empty.
@@ -204,7 +205,7 @@ def fingerprint_files(folders: Sequence[Path], whole: bool = False) -> dict[str,
     for part, names in PARTS.items():
         files = [file for folder in folders for name in names for file in sorted(folder.glob(name))]
         parts[part] = _join(f"{file.name} {hash_file(file)}" for file in files if file.is_file())
-    if whole or os.environ.get("MMPROBE_WHOLE_WEIGHTS"):
+    if os.environ.get("MMPROBE_WHOLE_WEIGHTS"):
         parts["whole weights"] = _join(map(hash_file, weights))
     return parts
 

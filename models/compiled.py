@@ -29,7 +29,7 @@ LENGTHS = 256
 """A cache has a multiple of so many tokens, so that prompts of many lengths share one compiled call."""
 
 
-def why_not_compiled(model: Model, methods: Sequence[str] = ()) -> str | None:
+def _why_not_compiled(model: Model, methods: Sequence[str] = ()) -> str | None:
     """Return why a model's answers are decoded without being compiled, or None if they are compiled.
 
     Args:
@@ -37,7 +37,7 @@ def why_not_compiled(model: Model, methods: Sequence[str] = ()) -> str | None:
 
     Example:
         >>> from mmprobe.models import load_model
-        >>> why_not_compiled(load_model("tiny-spd")) is None, why_not_compiled(load_model("tiny-spd"), ["vcd"])
+        >>> _why_not_compiled(load_model("tiny-spd")) is None, _why_not_compiled(load_model("tiny-spd"), ["vcd"])
         (True, 'method vcd acts on each step')
     """
     if methods:
@@ -75,7 +75,7 @@ def say_compiled(
     """
     if not settings.compile:
         return {}
-    reason = otherwise or why_not_compiled(model, methods)
+    reason = otherwise or _why_not_compiled(model, methods)
     if reason is not None:
         log.warning("%s: answers are not compiled: %s", option("compile"), reason)
     return {"compile": reason or True}
@@ -128,7 +128,7 @@ def use_compiled(
         ...     ids = model.hf.generate(**arguments)
     """
     arguments = {**inputs, **options}
-    if not compiled or why_not_compiled(model):
+    if not compiled or _why_not_compiled(model):
         yield arguments
         return
     if (decoder := _decoders.get(model.hf)) is None:

@@ -132,7 +132,7 @@ def observe(
         >>> outputs[0].shape
         torch.Size([1, 3])
     """
-    after_hooks = outputs if has_forward_hooks(module) else None
+    after_hooks = outputs if _has_forward_hooks(module) else None
     outputs = outputs if after_hooks is None else None
 
     def hook(module: nn.Module, args: Any, result: Any) -> None:
@@ -159,7 +159,7 @@ def observe(
         yield
 
 
-def observe_stream(module: nn.Module, listener: Listener) -> AbstractContextManager[None]:
+def _observe_stream(module: nn.Module, listener: Listener) -> AbstractContextManager[None]:
     """Within the block, call `listener` with a module's first argument, as the module's caller has it.
 
     A norm within a layer reads the residual stream, and the layer continues with the stream. A torch pre-hook
@@ -169,7 +169,7 @@ def observe_stream(module: nn.Module, listener: Listener) -> AbstractContextMana
         >>> from torch import nn, zeros
         >>> norm, stream = nn.LayerNorm(2), []
         >>> handle = norm.register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))
-        >>> with observe_stream(norm, stream.append):
+        >>> with _observe_stream(norm, stream.append):
         ...     _ = norm(zeros(1, 2))
         >>> stream
         [tensor([[0., 0.]])]
@@ -198,7 +198,7 @@ def observe_mid(layer: nn.Module, parts: Any, listener: Listener) -> Iterator[No
             plus the attention's update.
     """
     if parts.mid is not None:
-        with observe_stream(parts.mid, listener):
+        with _observe_stream(parts.mid, listener):
             yield
         return
     if parts.update is None:
@@ -259,7 +259,7 @@ def _change_primary(change: Change, values: Tensor) -> Tensor:
     return torch.cat([change(values[:rows]), values[rows:]])
 
 
-def has_forward_hooks(module: nn.Module) -> bool:
+def _has_forward_hooks(module: nn.Module) -> bool:
     """Return whether torch's hooks may change what a module returns."""
     return _any_foreign(module._forward_hooks) or bool(torch_module._global_forward_hooks)
 
@@ -287,7 +287,7 @@ def find_hooked_module(root: nn.Module) -> str | None:
     for name, module in root.named_modules():
         if not (of_all or module._forward_hooks or module._forward_pre_hooks):
             continue  # nearly all; each batch is checked
-        if has_forward_hooks(module) or has_forward_pre_hooks(module):
+        if _has_forward_hooks(module) or has_forward_pre_hooks(module):
             return name or type(module).__name__
     return None
 
@@ -298,7 +298,7 @@ def find_hook_after_norm(hf: Any, norm: nn.Module) -> str | None:
     head = hf.get_output_embeddings()
     for module, name in names.items():
         holds_norm = module is not norm and (not name or names[norm].startswith(f"{name}."))
-        if (holds_norm or module is head) and has_forward_hooks(module):
+        if (holds_norm or module is head) and _has_forward_hooks(module):
             return name or type(module).__name__
         if module is head and has_forward_pre_hooks(module):
             return name

@@ -1,6 +1,6 @@
 """A model with its processor: load it by alias, local folder or hub id, check it, and generate with it.
 
-A loaded model is checked against the declaration of its family, in a few milliseconds (`check_model`). The arguments of
+A loaded model is checked against the declaration of its family, in a few milliseconds (`check_loaded`). The arguments of
 transformers' `generate` are the same for plain answers, traces and methods (`build_generation_kwargs`).
 """
 
@@ -398,7 +398,7 @@ def load_model(name: str, **loading: Unpack[ModelArgs]) -> Model:
         )
     if placed is None:
         load_pretrained(name, lambda _, **__: hf.to(torch_device), path)
-    load_pretrained(name, lambda _, **__: check_model(hf.eval(), family, name), path, quantised)
+    load_pretrained(name, lambda _, **__: check_loaded(hf.eval(), family, name), path, quantised)
     checkpoint = Checkpoint(find_checkpoint(name), ref(hf))
     model = Model(name, source, commit or revision, hf, processor, family, checkpoint, settings)
     return _check_images(model)
@@ -443,7 +443,7 @@ def wrap(hf: Any, processor: Any, name: str = "") -> Model:
     source = hf.config.name_or_path or type(hf).__name__
     name = name or source
     family = find_family(hf.config)
-    check_model(hf.eval(), family, name)
+    check_loaded(hf.eval(), family, name)
     model = Model(name, source, getattr(hf.config, "_commit_hash", None), hf, processor, family)
     return _check_images(model)
 
@@ -589,7 +589,7 @@ def _check_adapter(name: str, config: Any, folder: Path) -> None:
 def _find_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-        if name == "cpu" and (reason := find_unused_gpu()):
+        if name == "cpu" and (reason := _find_unused_gpu()):
             log.warning("this machine has a GPU that torch cannot use (%s); computing on the CPU", reason)
     try:
         device = torch.device(name)
@@ -599,11 +599,11 @@ def _find_device(name: str) -> torch.device:
     return device
 
 
-def find_unused_gpu() -> str | None:
+def _find_unused_gpu() -> str | None:
     """Return why torch cannot use an NVIDIA GPU that this machine has; None without one, or if it can.
 
     Example:
-        >>> find_unused_gpu()                                                             # doctest: +SKIP
+        >>> _find_unused_gpu()                                                             # doctest: +SKIP
         'The NVIDIA driver on your system is too old (found version 11040)'
     """
     if torch.cuda.is_available() or not DRIVER.exists():
@@ -934,7 +934,7 @@ def _run_forward(hf: Any, family: Family) -> Any:
         return family.answering(hf)(input_ids=ids, use_cache=False)
 
 
-def check_model(hf: Any, family: Family, name: str) -> None:
+def check_loaded(hf: Any, family: Family, name: str) -> None:
     """Check that a model fits its family's declaration and computes no NaN.
 
     Args:

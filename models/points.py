@@ -50,7 +50,7 @@ def observe_points(model: Model, observers: Observers) -> Iterator[None]:
     - `gate`: what the FFN's activation returns, [row, position, neuron]; not in a mixture of experts
     - `call`: the call of the attention kernel, an `AttentionCall`
     - `stream`, `normed`: what the final norm reads and what it returns, [row, position, hidden]; their layer is -1
-    - `vision.resid_pre`, `vision.resid_post`, `projector`: as in `change_vision`
+    - `vision.resid_pre`, `vision.resid_post`, `projector`: as in `_change_vision`
 
     Example:
         >>> from mmprobe.models import load_model
@@ -66,7 +66,7 @@ def observe_points(model: Model, observers: Observers) -> Iterator[None]:
     with ExitStack() as stack:
         for (kind, layer), listener in observers.items():
             if kind in VISION:
-                stack.enter_context(change_vision(model, kind, layer, _pass_on(listener)))
+                stack.enter_context(_change_vision(model, kind, layer, _pass_on(listener)))
             else:
                 by_layer[layer][kind] = listener
         for layer, named in by_layer.items():
@@ -111,7 +111,7 @@ def _pass_on(listener: Listener) -> Change:
 def change_points(model: Model, changes: Changes) -> Iterator[None]:
     """Within the block, change what a model computes at each point.
 
-    The kinds are those of `change_component` and `change_vision`, and of what attention sees:
+    The kinds are those of `change_component` and `_change_vision`, and of what attention sees:
 
     - `keys`: other keys and values that some queries see in place of their own (`KeyReplacement`)
     - `blocked`: keys that some queries do not see, bool [query, key]
@@ -134,7 +134,7 @@ def change_points(model: Model, changes: Changes) -> Iterator[None]:
                 seen[kind][find_attention(model, layer)] = change
             else:
                 assert callable(change), "a function, of a component"
-                changing = change_vision if kind in VISION else change_component
+                changing = _change_vision if kind in VISION else change_component
                 stack.enter_context(changing(model, kind, layer, change))
         if seen["keys"]:
             stack.enter_context(replace_keys(configs, seen["keys"]))
@@ -196,7 +196,7 @@ def change_component(model: Model, kind: str, layer: int, change: Change) -> Abs
     return replace(module, outputs=change) if kind == "resid_post" else replace(module, inputs=change)
 
 
-def change_vision(model: Model, kind: str, layer: int, change: Change) -> AbstractContextManager[None]:
+def _change_vision(model: Model, kind: str, layer: int, change: Change) -> AbstractContextManager[None]:
     """Within the block, apply a function to what the vision encoder or the projector computes of all images of a batch.
 
     - `vision.resid_pre`, `vision.resid_post`: the residual stream before and after a layer of the encoder, [patch, hidden].
@@ -207,7 +207,7 @@ def change_vision(model: Model, kind: str, layer: int, change: Change) -> Abstra
         NotApplicable: the encoder's layers, or the projector, are not known.
 
     Example:
-        >>> with change_vision(model, "projector", -1, torch.zeros_like):    # doctest: +SKIP
+        >>> with _change_vision(model, "projector", -1, torch.zeros_like):    # doctest: +SKIP
         ...     logits = reading.logits()
     """
 
@@ -215,7 +215,7 @@ def change_vision(model: Model, kind: str, layer: int, change: Change) -> Abstra
         return change(values.reshape(-1, values.shape[-1])).reshape(values.shape)
 
     if kind == "projector":
-        module = find_projector(model)
+        module = _find_projector(model)
         if module is None:
             raise NotApplicable(f"{model.name}: {model.family.name} has no projector that mmprobe knows")
         return replace(module, outputs=change_flat)
@@ -226,7 +226,7 @@ def change_vision(model: Model, kind: str, layer: int, change: Change) -> Abstra
     return replace(module, change_flat if inputs else None, None if inputs else change_flat)
 
 
-def find_projector(model: Model) -> Any | None:
+def _find_projector(model: Model) -> Any | None:
     """Return the module that makes visual tokens of what the vision encoder returns; None if it has no usual name."""
     for name in PROJECTORS:
         try:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,10 +20,9 @@ from mmprobe.analyses import ANALYSES
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import Trace
 from mmprobe.errors import NotApplicable
+from mmprobe.notebook import markdown_lines
 
-HEADER = """\
-| analysis | s, {few} traces | s, {many} | growth | reading alone, s | times reading | goal |
-|---|---|---|---|---|---|---|"""
+COLUMNS = ("analysis", "s, {few} traces", "s, {many}", "growth", "reading alone, s", "times reading", "goal")
 QUESTION_TYPES = ("same", "different", "steps")
 
 
@@ -112,7 +112,8 @@ def measure_peak(folder: Path) -> float:
 MEASURES = {"times": measure_times, "peak": measure_peak}
 
 
-def table(quick: bool = False) -> str:
+def lines(quick: bool = False) -> Iterator[str]:
+    """Yield the lines of the table, and a sentence about memory."""
     (few, many), n_pairs = ((18, 21), 2) if quick else ((100, 1000), 10)
     results = {}
     with tempfile.TemporaryDirectory() as root:
@@ -125,7 +126,7 @@ def table(quick: bool = False) -> str:
                 command = [sys.executable, __file__, name, str(folder)]
                 output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
                 results[count][name] = json.loads(output.splitlines()[-1])
-    rows = [HEADER.format(few=few, many=many)]
+    rows: list[Sequence[object]] = []
     times = {count: results[count]["times"] for count in (few, many)}
     shared = [name for name in times[few] if name in times[many]]
     for name in [*shared, "together"]:
@@ -134,18 +135,15 @@ def table(quick: bool = False) -> str:
             [sum(times[count][part][kind] for part in parts) for kind in (0, 1)] for count in (few, many)
         )
         goal = "3" if name == "together" else ""
-        rows.append(
-            f"| {name.replace('_', '-')} | {small:.2f} | {large:.2f} | {large / small:.1f} | {reading:.2f} | "
-            f"{large / reading:.1f} | {goal} |"
-        )
+        ratios = f"{large / small:.1f}", f"{reading:.2f}", f"{large / reading:.1f}"
+        rows.append((name.replace("_", "-"), f"{small:.2f}", f"{large:.2f}", *ratios, goal))
+    yield from markdown_lines((each.format(few=few, many=many) for each in COLUMNS), rows)
     peaks = [results[count]["peak"] for count in (few, many)]
-    rows.append(
-        f"\nPeak memory of the process: {peaks[0]:.0f} MB with {few} traces, {peaks[1]:.0f} MB with {many}, "
+    yield ""
+    yield (
+        f"Peak memory of the process: {peaks[0]:.0f} MB with {few} traces, {peaks[1]:.0f} MB with {many}, "
         f"{peaks[1] / peaks[0]:.2f} times as much (goal 1.15)."
     )
-    text = "\n".join(rows)
-    print(text, flush=True)
-    return text
 
 
 if __name__ == "__main__":  # of one process

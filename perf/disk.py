@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,10 +18,9 @@ from mmprobe.cache import TraceWriter
 from mmprobe.cache.schema import BLOCK_STEPS, FORMAT_VERSION, GROUP_NAMES, VARIABLES
 from mmprobe.traces.run import Packer
 
-HEADER = """\
-| what | MB | MB/s | raw MB/s | ratio | middle half | rounds | goal |
-|---|---|---|---|---|---|---|---|"""
+COLUMNS = ("what", "MB", "MB/s", "raw MB/s", "ratio", "middle half", "rounds", "goal")
 STEPS, LAYERS, HIDDEN = 512, 28, 3584
+READ = "attention/mass"  # the data set that is read
 
 
 def write_trace(path: Path, block: np.ndarray, blocks: int) -> None:
@@ -37,7 +37,7 @@ def write_raw(path: Path, block: np.ndarray, blocks: int) -> None:
         os.fsync(file.fileno())
 
 
-def measure_writing(folder: Path, quick: bool) -> str:
+def measure_writing(folder: Path, quick: bool) -> Sequence[object]:
     hidden = 256 if quick else HIDDEN
     block = np.random.default_rng(0).standard_normal((BLOCK_STEPS, LAYERS, hidden)).astype(np.float16)
     blocks, path = STEPS // BLOCK_STEPS, folder / "file"
@@ -50,13 +50,12 @@ def measure_writing(folder: Path, quick: bool) -> str:
 def measure_reading(
     folder: Path,
     count: int,
-    name: str,
     shape: tuple[int, ...],
     rounds: int,
     cold: bool = False,
     joined: bool = False,
     stacked: bool = False,
-) -> str:
+) -> Sequence[object]:
     """Read one data set of many traces, through `Run.stream` and as raw bytes from the same places of the files.
 
     Args:
@@ -66,26 +65,26 @@ def measure_reading(
     """
     (folder / "samples").mkdir(parents=True)
     ids = [f"s{index:04}" for index in range(count)]
-    values = np.random.default_rng(0).random(shape, np.float32).astype(VARIABLES[name].dtype)
+    values = np.random.default_rng(0).random(shape, np.float32).astype(VARIABLES[READ].dtype)
     layers, heads = shape[1], shape[2]
     for sample in ids:
         coordinates = {"layer": np.arange(layers), "head": np.arange(heads), "group": np.array(GROUP_NAMES)}
         about = {"sample": f'{{"id": "{sample}", "question": "?"}}', "answer": ""}
         with TraceWriter(folder / "samples" / f"{sample}.h5", coordinates, about) as writer:
             for first in range(0, len(values), BLOCK_STEPS):
-                writer.append(name, values[first : first + BLOCK_STEPS])
+                writer.append(READ, values[first : first + BLOCK_STEPS])
     config = {"format": FORMAT_VERSION, "order": ids, "model": {"name": "x"}}
     (folder / "run.json").write_text(json.dumps(config))
     if joined:
         Packer(folder, count).finish()
-    places = [find_chunks(trace, name) for trace in mp.open_run(folder)]
+    places = [find_chunks(trace, READ) for trace in mp.open_run(folder)]
 
     def through_run() -> None:
         for _, trace in mp.open_run(folder).stream("read"):
-            assert trace.array(name).values.shape == shape
+            assert trace.array(READ).values.shape == shape
 
     def through_stack() -> None:
-        assert mp.open_run(folder).stack(name).shape == (count, *shape)
+        assert mp.open_run(folder).stack(READ).shape == (count, *shape)
 
     def raw_stack() -> None:
         array, done = memoryview(np.empty(values.nbytes * count, np.uint8)), 0
@@ -113,7 +112,7 @@ def measure_reading(
     where = "disk" if cold else "the page cache"
     files = "one file, " if joined else ""
     target = "in one array " if stacked else ""
-    what = f"reading {name} of {count} traces {target}from {files}{where}, {values.nbytes / 1e6:.2f} MB each"
+    what = f"reading {READ} of {count} traces {target}from {files}{where}, {values.nbytes / 1e6:.2f} MB each"
     return format_row(what, values.nbytes * count, times, "0.50")
 
 
@@ -135,36 +134,25 @@ def drop_from_page_cache(folder: Path) -> None:
         os.close(file)
 
 
-def format_row(what: str, n_bytes: int, times: dict[str, Paired], goal: str) -> str:
+def format_row(what: str, n_bytes: int, times: dict[str, Paired], goal: str) -> Sequence[object]:
     raw, own = times["raw"], times["own"]
-    rates = f"{n_bytes / own.seconds / 1e6:.0f} | {n_bytes / raw.seconds / 1e6:.0f}"
-    ratio = f"{1 / own.ratio:.2f} | {1 / own.high:.2f}-{1 / own.low:.2f} | {own.rounds}"
-    line = f"| {what} | {n_bytes / 1e6:.0f} | {rates} | {ratio} | {goal} |"
-    print(line, flush=True)
-    return line
+    rates = (f"{n_bytes / each.seconds / 1e6:.0f}" for each in (own, raw))
+    ratio = f"{1 / own.ratio:.2f}", f"{1 / own.high:.2f}-{1 / own.low:.2f}", own.rounds
+    return what, f"{n_bytes / 1e6:.0f}", *rates, *ratio, goal
 
 
-def table(quick: bool = False) -> str:
-    print(HEADER)
+def rows(quick: bool = False) -> Iterator[Sequence[object]]:
+    """Yield the cells of each row."""
     small, large = (
         (64, 8, 6, len(GROUP_NAMES)),
         (256, 28, 28, len(GROUP_NAMES)),
     )  # of tiny-spd and of a model of 7B
     with tempfile.TemporaryDirectory() as name:
-        folder, rows = Path(name), [HEADER]
-        rows.append(measure_writing(folder, quick))
-        if quick:
-            rows.append(measure_reading(folder / "small", 20, "attention/mass", small, 1))
-            rows.append(measure_reading(folder / "joined", 20, "attention/mass", small, 1, joined=True))
-            rows.append(
-                measure_reading(folder / "stack", 20, "attention/mass", small, 1, joined=True, stacked=True)
-            )
-            return "\n".join(rows)
-        rows.append(measure_reading(folder / "small", 1000, "attention/mass", small, 5))
-        rows.append(measure_reading(folder / "joined", 1000, "attention/mass", small, 5, joined=True))
-        rows.append(
-            measure_reading(folder / "stack", 1000, "attention/mass", small, 5, joined=True, stacked=True)
-        )
-        rows.append(measure_reading(folder / "large", 1000, "attention/mass", large, 3))
-        rows.append(measure_reading(folder / "cold", 1000, "attention/mass", large, 3, cold=True))
-    return "\n".join(rows)
+        folder, (count, rounds) = Path(name), (20, 1) if quick else (1000, 5)
+        yield measure_writing(folder, quick)
+        yield measure_reading(folder / "small", count, small, rounds)
+        yield measure_reading(folder / "joined", count, small, rounds, joined=True)
+        yield measure_reading(folder / "stack", count, small, rounds, joined=True, stacked=True)
+        if not quick:
+            yield measure_reading(folder / "large", count, large, 3)
+            yield measure_reading(folder / "cold", count, large, 3, cold=True)

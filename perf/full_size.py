@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -44,9 +44,15 @@ VISION = {
 QUICK_TEXT = {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2, "vocab_size": 504}
 SIDE = 336  # pixels of an image, which make 144 visual tokens
 SHARD = 2**31  # bytes
-HEADER = """\
-| parameters | prompt tokens | answer tokens | capture | load and trace, s | peak memory, GB | trace, MB |
-|---|---|---|---|---|---|---|"""
+COLUMNS = (
+    "parameters",
+    "prompt tokens",
+    "answer tokens",
+    "capture",
+    "load and trace, s",
+    "peak memory, GB",
+    "trace, MB",
+)
 
 
 def make_config(quick: bool) -> Qwen2_5_VLConfig:
@@ -117,7 +123,8 @@ def peak_memory(command: list[str]) -> float:
     return peak * 1024 / 1e9
 
 
-def table(quick: bool = False) -> str:
+def rows(quick: bool = False) -> Iterator[Sequence[object]]:
+    """Yield the cells of each row."""
     with tempfile.TemporaryDirectory(prefix="mmprobe-full-size-") as name:
         root = Path(name)
         checkpoint = root / "checkpoint"
@@ -126,7 +133,6 @@ def table(quick: bool = False) -> str:
         data = root / "samples.jsonl"
         lines = [sample.model_dump_json(exclude_defaults=True) for sample in samples(root, 1)]
         data.write_text("\n".join(lines) + "\n")
-        rows = [HEADER]
         for capture in ("default", "full"):
             out = root / capture
             command = [sys.executable, "-P", "-m", "mmprobe", "trace", "--model", str(checkpoint)]
@@ -139,10 +145,6 @@ def table(quick: bool = False) -> str:
             n_steps = trace.steps.sizes["step"]
             n_prompt = trace.tokens.sizes["token"] - n_steps
             megabytes = sum(os.path.getsize(path) for path in out.rglob("*.h5")) / 1e6
-            rows.append(
-                f"| {count / 1e9:.2f} billion | {n_prompt} | {n_steps} | {capture} | {spent:.0f} | {peak:.1f} | {megabytes:.1f} |"
-            )
+            measured = f"{spent:.0f}", f"{peak:.1f}", f"{megabytes:.1f}"
+            yield f"{count / 1e9:.2f} billion", n_prompt, n_steps, capture, *measured
             shutil.rmtree(out)
-    text = "\n".join(rows)
-    print(text, flush=True)
-    return text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,19 @@ from mmprobe.models import Model
 from mmprobe.samples import Sample
 from mmprobe.settings import AskSettings
 
-HEADER = """\
-| model | prompt | answers | new | batch | method | s | ratio | middle half | rounds | goal |
-|---|---|---|---|---|---|---|---|---|---|---|"""
+COLUMNS = (
+    "model",
+    "prompt",
+    "answers",
+    "new",
+    "batch",
+    "method",
+    "s",
+    "ratio",
+    "middle half",
+    "rounds",
+    "goal",
+)
 
 
 def generate_plainly(model: Model, chosen: Sequence[Sample], batch: int, new: int) -> dict[str, list[int]]:
@@ -85,19 +95,15 @@ def measure(
     ways: Callable[..., dict[str, Any]],
     goal: str,
     rounds: int,
-) -> list[str]:
-    """Return a row for each way: its time, and the ratio to the first."""
+) -> Iterator[Sequence[object]]:
+    """Yield the cells of each way: its time, and the ratio to the first."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         asked, run = chosen(folder), folder / "run"
         times = in_turn(ways(model, asked, batch, new, run), rounds, before=partial(remove_run, folder))
-        setting = f"| {model.name} | {len(model.prompt(asked[0]).ids)} | {len(asked)} | {new} | {batch}"
-    rows = [
-        f"{setting} | {way} | {each} | {goal if way.endswith(('default', 'full')) else ''} |"
-        for way, each in times.items()
-    ]
-    print(*rows, sep="\n", flush=True)
-    return rows
+        setting = model.name, len(model.prompt(asked[0]).ids), len(asked), new, batch
+    for way, paired in times.items():
+        yield *setting, way, *paired.cells, goal if way.endswith(("default", "full")) else ""
 
 
 def ask_about_one_pair(folder: Path) -> list[Sample]:
@@ -106,19 +112,18 @@ def ask_about_one_pair(folder: Path) -> list[Sample]:
     return [Sample(id=f"q{i}", images=images, question=each) for i, each in enumerate(QUESTIONS)]
 
 
-def table(device: str = "cpu", quick: bool = False) -> str:
+def rows(device: str = "cpu", quick: bool = False) -> Iterator[Sequence[object]]:
+    """Yield the cells of each row."""
     rounds = 5
-    print(HEADER)
-    rows = [HEADER]
     if quick:
         tiny = toy("tiny-spd", device)
-        rows += measure(tiny, partial(samples, count=2), 2, 4, given, "", 1)
-        return "\n".join(rows + measure(tiny, partial(samples, count=1), 1, 4, sage, "", 1))
+        yield from measure(tiny, partial(samples, count=2), 2, 4, given, "", 1)
+        yield from measure(tiny, partial(samples, count=1), 1, 4, sage, "", 1)
+        return
     layers = toy("28 layers", device)
-    rows += measure(layers, partial(samples, count=4), 1, 100, given, "0.10", rounds)
-    rows += measure(layers, partial(samples, count=24), 8, 100, given, "0.10", rounds)
+    yield from measure(layers, partial(samples, count=4), 1, 100, given, "0.10", rounds)
+    yield from measure(layers, partial(samples, count=24), 8, 100, given, "0.10", rounds)
     long = toy("12 layers", device, LONG_SIDE)
-    rows += measure(long, ask_about_one_pair, 1, 64, given, "0.20", min(rounds, 3))
+    yield from measure(long, ask_about_one_pair, 1, 64, given, "0.20", min(rounds, 3))
     for name in ("tiny-spd", "12 layers"):
-        rows += measure(toy(name, device), partial(samples, count=4), 1, 64, sage, "1.12", rounds)
-    return "\n".join(rows)
+        yield from measure(toy(name, device), partial(samples, count=4), 1, 64, sage, "1.12", rounds)

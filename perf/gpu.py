@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -48,6 +48,7 @@ from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import METHODS, load_method
 from mmprobe.models import Group, Model, load_model, load_shapes
 from mmprobe.models.reading import append_answers
+from mmprobe.notebook import markdown_lines
 from mmprobe.probes import PROBES, image_interchange_run, patch_components, run_probes
 from mmprobe.samples import load_samples
 from mmprobe.traces import RayActors, recorder
@@ -186,10 +187,8 @@ def name_limit(seconds: float, card: float, waiting: float, writer: float, disk:
     return "launches"
 
 
-def measure_parity(setting: GpuRun) -> Iterator[str]:
+def measure_parity(setting: GpuRun) -> Iterator[Sequence[object]]:
     """Yield a row for each family and dtype: how far traces are from eager attention and torch's own hooks."""
-    yield "| family | dtype | mass | resid_pre | resid_post | log-probability, nat |"
-    yield "|---|---|---|---|---|---|"
     for family in FAMILIES[:1] if setting.quick else FAMILIES:
         for dtype in DTYPES:
             model = load_tiny_model(family)
@@ -214,16 +213,14 @@ def measure_parity(setting: GpuRun) -> Iterator[str]:
                 ),
                 np.max(np.abs(trace.array("steps/logprob").values - expected)),
             ]
-            yield f"| {family} | {dtype} | " + " | ".join(f"{gap:.1e}" for gap in gaps) + " |"
+            yield family, dtype, *(f"{gap:.1e}" for gap in gaps)
 
 
-def measure_cpu(setting: GpuRun) -> Iterator[str]:
+def measure_cpu(setting: GpuRun) -> Iterator[Sequence[object]]:
     """Yield a row for each engine, method and probe: how far its results on the card are from those on the CPU.
 
     A failure is a row, too.
     """
-    yield "| of mmprobe | name | equal | largest difference |"
-    yield "|---|---|---|---|"
     pairs = load_samples(make_pairs(setting.new_folder() / "pairs", 8, 1_750_000))
     chosen = [sample for sample in pairs if sample.metadata["type"] == "different"]
     models = [load_model("tiny-spd", device=name, dtype="float32") for name in ("cpu", setting.device)]
@@ -245,13 +242,13 @@ def measure_cpu(setting: GpuRun) -> Iterator[str]:
     def trace(model: Model, **options: Any) -> mp.Run:
         return mp.trace(model, chosen, setting.new_folder() / "run", max_new_tokens=24, **options)
 
-    def compare_method(method: Method) -> str:
+    def compare_method(method: Method) -> tuple[str, str]:
         if not isinstance(method, PromptMethod):
             return compare_traces([trace(model, method=method, batch_size=4) for model in models])
         answers = [
             [mp.generate(model, each, method, max_new_tokens=24).text for each in chosen] for model in models
         ]
-        return f"{sum(map(str.__eq__, *answers))} of {len(chosen)} answers |"
+        return f"{sum(map(str.__eq__, *answers))} of {len(chosen)} answers", ""
 
     for name in engines:
         yield row_of(
@@ -264,25 +261,25 @@ def measure_cpu(setting: GpuRun) -> Iterator[str]:
         yield row_of("probe", name.replace("_", "-"), partial(compare_probe, name, models, run))
 
 
-def row_of(kind: str, name: str, compare: Callable[[], str]) -> str:
-    """Return a row with the result of a comparison, or with its error, after which the others go on."""
+def row_of(kind: str, name: str, compare: Callable[[], tuple[str, str]]) -> Sequence[object]:
+    """Return the cells of a row with the result of a comparison, or with its error, after which the others go on."""
     try:
         result = compare()
     except Exception as error:
-        result = f"failed: {type(error).__name__}: {error} |".replace("\n", " ")
-    return f"| {kind} | {name} | {result} |"
+        result = f"failed: {type(error).__name__}: {error}".replace("\n", " "), ""
+    return kind, name, *result
 
 
-def compare_traces(runs: list[mp.Run]) -> str:
+def compare_traces(runs: list[mp.Run]) -> tuple[str, str]:
     """Return how many answers of two runs are equal, and how far the log-probabilities of their tokens are."""
     one, other = runs
     same = [name for name in one.ids if one[name].answer == other[name].answer]
     logprobs = [[run[name].array("steps/logprob").values for run in runs] for name in same]
     largest = max((float(np.abs(first - second).max()) for first, second in logprobs), default=math.nan)
-    return f"{len(same)} of {len(one.ids)} answers | {largest:.1e} nat"
+    return f"{len(same)} of {len(one.ids)} answers", f"{largest:.1e} nat"
 
 
-def compare_probe(name: str, models: list[Model], run: mp.Run) -> str:
+def compare_probe(name: str, models: list[Model], run: mp.Run) -> tuple[str, str]:
     """Return how many variables of a probe are equal on two devices, and the largest difference of their numbers."""
     options = {"features": [1, 2]} if name == "feature_effects" else {}
     results = [run_probes(model, slow=True)[name](run, **options) for model in models]
@@ -296,13 +293,11 @@ def compare_probe(name: str, models: list[Model], run: mp.Run) -> str:
             gaps[key] = 0.0 if np.array_equal(one, other) else math.inf
     worst = max(gaps, key=lambda key: gaps[key])
     equal = sum(gap < 1e-3 for gap in gaps.values())
-    return f"{equal} of {len(gaps)} variables | {gaps[worst]:.1e}, `{worst}`"
+    return f"{equal} of {len(gaps)} variables", f"{gaps[worst]:.1e}, `{worst}`"
 
 
-def measure_reading(setting: GpuRun) -> Iterator[str]:
+def measure_reading(setting: GpuRun) -> Iterator[Sequence[object]]:
     """Yield a row for each dtype: how far reading an answer is from decoding it."""
-    yield "| dtype | answers | tokens | largest difference, nat | same most likely token, % |"
-    yield "|---|---|---|---|---|"
     chosen = load_samples(make_pairs(setting.new_folder() / "pairs", 1 if setting.quick else 4, 1_700_000))
     for dtype in DTYPES:
         model = load_model("tiny-spd", device=setting.device, dtype=dtype)
@@ -310,13 +305,12 @@ def measure_reading(setting: GpuRun) -> Iterator[str]:
         gaps = [trace.reading for trace in run]
         steps = sum(gap["steps"] for gap in gaps)
         agreeing = 100 * sum(gap["agreeing"] for gap in gaps) / steps
-        yield f"| {dtype} | {len(run)} | {steps} | {max(gap['difference'] for gap in gaps):.1e} | {agreeing:.1f} |"
+        largest = max(gap["difference"] for gap in gaps)
+        yield dtype, len(run), steps, f"{largest:.1e}", f"{agreeing:.1f}"
 
 
-def measure_counts(setting: GpuRun) -> Iterator[str]:
+def measure_counts(setting: GpuRun) -> Iterator[Sequence[object]]:
     """Yield how many operations and waits plain and traced answers take, for models of two depths."""
-    yield "| layers | batch | way | operations | more than plain | more a layer | waits | more than plain |"
-    yield "|---|---|---|---|---|---|---|---|"
     new = 2 if setting.quick else 16
     depths = {"tiny-spd": 8, "28 layers": 28}
     counts: dict[tuple[str, int, str], tuple[int, int]] = {}
@@ -338,16 +332,12 @@ def measure_counts(setting: GpuRun) -> Iterator[str]:
     for (name, batch, way), (operations, waits) in counts.items():
         more = {each: counts[each, batch, way][0] - counts[each, batch, "plain"][0] for each in depths}
         slope = (more[last] - more[first]) / (depths[last] - depths[first])
-        yield (
-            f"| {depths[name]} | {batch} | {way} | {operations} | {more[name]} | {slope:.1f} | {waits} "
-            f"| {waits - counts[name, batch, 'plain'][1]} |"
-        )
+        waited = waits - counts[name, batch, "plain"][1]
+        yield depths[name], batch, way, operations, more[name], f"{slope:.1f}", waits, waited
 
 
-def measure_compiled(setting: GpuRun) -> Iterator[str]:
+def measure_compiled(setting: GpuRun) -> Iterator[Sequence[object]]:
     """Yield the time of traced answers that are decoded with compiled layers, compiling included, against plain `generate`."""
-    yield "| model | prompt | new | answers | batch | way | s | ratio | goal | equal tokens, % |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
     new, count, batch = (3, 2, 1) if setting.quick else (256, 64, 8)
     model = setting.large("7B")
     if setting.quick:
@@ -361,8 +351,8 @@ def measure_compiled(setting: GpuRun) -> Iterator[str]:
         ids = [model.hf.generate(**inputs, max_new_tokens=new, **GREEDY) for inputs in batches]
     known = [row[-new:].tolist() for part in ids for row in part]
     seconds = time.perf_counter() - began
-    start = f"| {model.name} | {len(model.prompt(chosen[0]).ids)} | {new} | {count} | {batch} |"
-    yield f"{start} plain | {seconds:.2f} | 1.00 |  |  |"
+    start = model.name, len(model.prompt(chosen[0]).ids), new, count, batch
+    yield *start, "plain", f"{seconds:.2f}", "1.00", "", ""
     for way, options in {"default": {}, "default, compiled": {"compile": True}}.items():
         setting.rest()
         began = time.perf_counter()
@@ -380,16 +370,11 @@ def measure_compiled(setting: GpuRun) -> Iterator[str]:
             [run[each.id].steps["id"].values == own for each, own in zip(chosen, known, strict=True)]
         )
         goal = "0.5" if options else ""
-        yield f"{start} {way} | {ratio * seconds:.2f} | {ratio:.2f} | {goal} | {100 * equal:.1f} |"
+        yield *start, way, f"{ratio * seconds:.2f}", f"{ratio:.2f}", goal, f"{100 * equal:.1f}"
 
 
-def measure_overhead(setting: GpuRun) -> Iterator[str]:
+def measure_overhead(setting: GpuRun) -> Iterator[Sequence[object]]:
     """Yield a row for each model, batch and way: time and memory against plain `generate`, and what limits it."""
-    yield (
-        "| model | prompt | new | batch | way | s | ratio | middle half | rounds | goal | card, s | launches | writer, s | "
-        "waiting for it, s | MB | limit | GB beyond plain |"
-    )
-    yield "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
     new = 2 if setting.quick else 64
     cases: list[tuple[str, int, int | None]] = [("7B", 1, None), ("7B", 8, None), ("7B", 1, LONG_SIDE)]
     for name, batch, side in cases[:1] if setting.quick else cases:
@@ -405,7 +390,9 @@ OVERHEAD_GOALS = {
 }
 
 
-def measure_model(setting: GpuRun, name: str, batch: int, side: int | None, new: int) -> Iterator[str]:
+def measure_model(
+    setting: GpuRun, name: str, batch: int, side: int | None, new: int
+) -> Iterator[Sequence[object]]:
     """Yield the rows of one model and batch size."""
     model = setting.large(name, side)
     chosen = samples(setting.new_folder(), batch * 2)
@@ -424,7 +411,7 @@ def measure_model(setting: GpuRun, name: str, batch: int, side: int | None, new:
         sizes[way] = sum(path.stat().st_size for path in setting.runs.rglob("*.h5"))
 
     prompt = len(model.prompt(chosen[0]).ids)
-    start = f"| {model.name} | {prompt} | {new} | {batch} |"
+    start = model.name, prompt, new, batch
     for way, paired in setting.time({way: partial(call, way) for way in ways}).items():
         setting.rest()
         card, launches = profile_card(ways[way], setting.device)
@@ -432,26 +419,16 @@ def measure_model(setting: GpuRun, name: str, batch: int, side: int | None, new:
         disk = measure_disk(setting, sizes[way])
         limit = name_limit(paired.seconds, card, waiting, writer, disk)
         megabytes, beyond = sizes[way] / 1e6, (extra[way] - extra["plain"]) / 1024
-        yield (
-            f"{start} {way} | {paired} | {OVERHEAD_GOALS.get((way, batch), '')} | {card:.2f} | {launches} | {writer:.2f} | "
-            f"{waiting:.2f} | {megabytes:.0f} | {limit} | {beyond:.2f} |"
-        )
+        parts = f"{card:.2f}", launches, f"{writer:.2f}", f"{waiting:.2f}"
+        goal = OVERHEAD_GOALS.get((way, batch), "")
+        yield *start, way, *paired.cells, goal, *parts, f"{megabytes:.0f}", limit, f"{beyond:.2f}"
         if sizes[way]:
-            row = [
-                f"the disk alone, as much as {way}",
-                f"{disk:.3f}",
-                *[""] * 8,
-                f"{megabytes:.0f}",
-                "disk",
-                "",
-            ]
-            yield f"{start} {' | '.join(row)} |"
+            alone = f"the disk alone, as much as {way}", f"{disk:.3f}"
+            yield *start, *alone, *[""] * 8, f"{megabytes:.0f}", "disk", ""
 
 
-def measure_given(setting: GpuRun) -> Iterator[str]:
+def measure_given(setting: GpuRun) -> Iterator[Sequence[object]]:
     """Yield the time of tracing given answers, against generating them and against one plain forward pass."""
-    yield "| model | prompt | answer | way | s | to generating | to one plain pass | goals |"
-    yield "|---|---|---|---|---|---|---|---|"
     new = 4 if setting.quick else 256
     model = setting.large("7B")
     chosen = samples(setting.new_folder(), 1)
@@ -475,16 +452,12 @@ def measure_given(setting: GpuRun) -> Iterator[str]:
     prompt = inputs["input_ids"].shape[1]
     for way, paired in times.items():
         goals = "0.03; 2" if way == "tracing the given answer" else ""
-        yield (
-            f"| {model.name} | {prompt} | {new} | {way} | {paired.seconds:.3f} | {paired.ratio:.3f} "
-            f"| {paired.seconds / passed:.2f} | {goals} |"
-        )
+        ratios = f"{paired.ratio:.3f}", f"{paired.seconds / passed:.2f}"
+        yield model.name, prompt, new, way, f"{paired.seconds:.3f}", *ratios, goals
 
 
-def measure_prefixes(setting: GpuRun) -> Iterator[str]:
+def measure_prefixes(setting: GpuRun) -> Iterator[Sequence[object]]:
     """Yield the time of six traced questions about the same long pair, whole and shared, against plain answers."""
-    yield "| model | prompt | questions | new | way | s | ratio | middle half | rounds | goal |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
     new = 2 if setting.quick else 16
     model = setting.large("7B", LONG_SIDE)
     chosen = samples(setting.new_folder(), 6)
@@ -496,13 +469,11 @@ def measure_prefixes(setting: GpuRun) -> Iterator[str]:
     prompt = len(model.prompt(chosen[0]).ids)
     for way, paired in setting.time(ways).items():
         goal = "0.97" if way == "traced, whole" else ""
-        yield f"| {model.name} | {prompt} | {len(chosen)} | {new} | {way} | {paired} | {goal} |"
+        yield model.name, prompt, len(chosen), new, way, *paired.cells, goal
 
 
-def measure_writing(setting: GpuRun) -> Iterator[str]:
+def measure_writing(setting: GpuRun) -> Iterator[Sequence[object]]:
     """Yield what is written of full traces, and the pinned memory on the way to it."""
-    yield "| model | batch | capture | MB | MB/s of the whole run | writer, s | waiting for it, s | disk alone, MB/s | peak of pinned memory, MB |"
-    yield "|---|---|---|---|---|---|---|---|---|"
     new = 2 if setting.quick else 64
     model = setting.large("7B")
     chosen = samples(setting.new_folder(), 16)
@@ -517,16 +488,13 @@ def measure_writing(setting: GpuRun) -> Iterator[str]:
     size = sum(path.stat().st_size for path in setting.runs.rglob("*.h5"))
     pinned = torch.cuda.host_memory_stats()["allocated_bytes.peak"] / 1e6 if on_gpu else math.nan
     disk = size / measure_disk(setting, size) / 1e6
-    yield (
-        f"| {model.name} | 8 | full | {size / 1e6:.0f} | {size / 1e6 / seconds:.0f} | {watch.seconds['writer']:.2f} "
-        f"| {watch.seconds['waiting']:.2f} | {disk:.0f} | {pinned:.0f} |"
-    )
+    waits = (f"{watch.seconds[part]:.2f}" for part in ("writer", "waiting"))
+    written = f"{size / 1e6:.0f}", f"{size / 1e6 / seconds:.0f}"
+    yield model.name, 8, "full", *written, *waits, f"{disk:.0f}", f"{pinned:.0f}"
 
 
-def measure_causes(setting: GpuRun) -> Iterator[str]:
+def measure_causes(setting: GpuRun) -> Iterator[Sequence[object]]:
     """Yield the seconds an answer of causal probes, and their rows a second, against plain passes over prompts."""
-    yield "| command | answers | s an answer | passes an answer | rows a pass | rows a second | plain prefills a second |"
-    yield "|---|---|---|---|---|---|---|"
     model = load_model("tiny-spd", device=setting.device)
     chosen = load_samples(make_pairs(setting.new_folder() / "pairs", 2 if setting.quick else 24, 1_800_000))
     pairs = [sample for sample in chosen if sample.metadata["type"] == "different"]
@@ -557,16 +525,12 @@ def measure_causes(setting: GpuRun) -> Iterator[str]:
         with count_rows(model) as rows:
             call()
         seconds, count = time.perf_counter() - began, len(answered)
-        yield (
-            f"| {name} | {count} | {seconds / count:.2f} | {len(rows) / count:.0f} | {np.mean(rows):.1f} "
-            f"| {sum(rows) / seconds:.0f} | {prefills:.0f} |"
-        )
+        passes = f"{len(rows) / count:.0f}", f"{np.mean(rows):.1f}", f"{sum(rows) / seconds:.0f}"
+        yield name, count, f"{seconds / count:.2f}", *passes, f"{prefills:.0f}"
 
 
-def measure_devices(setting: GpuRun) -> Iterator[str]:
+def measure_devices(setting: GpuRun) -> Iterator[Sequence[object]]:
     """Yield traces a second with one worker a GPU, and whether a model over all GPUs gives the same answers."""
-    yield "| GPUs | way | answers | s | result |"
-    yield "|---|---|---|---|---|"
     count = torch.cuda.device_count() if setting.device.startswith("cuda") else 0
     chosen = load_samples(make_pairs(setting.new_folder() / "pairs", 1 if setting.quick else 48, 1_900_000))
     for workers in sorted({1, count or 2}):
@@ -577,7 +541,7 @@ def measure_devices(setting: GpuRun) -> Iterator[str]:
         )
         seconds = time.perf_counter() - began
         result = f"{len(run)} traces, {len(run.failures)} failures"
-        yield f"| {count} | {workers} workers, with their start | {len(chosen)} | {seconds:.1f} | {result} |"
+        yield count, f"{workers} workers, with their start", len(chosen), f"{seconds:.1f}", result
     few = chosen[:8]
     one = mp.trace(
         load_model("tiny-spd", device=setting.device), few, setting.new_folder() / "one", batch_size=8
@@ -593,23 +557,56 @@ def measure_devices(setting: GpuRun) -> Iterator[str]:
         if count > 1
         else "a device map of one device; over several: not run, it needs two"
     )
-    yield f"| {count} | {way} | {len(few)} | {seconds:.1f} | {same} answers equal |"
+    yield count, way, len(few), f"{seconds:.1f}", f"{same} answers equal"
 
 
-SECTIONS: dict[str, Callable[[GpuRun], Iterator[str]]] = {
-    "parity": measure_parity,
-    "cpu": measure_cpu,
-    "reading": measure_reading,
-    "counts": measure_counts,
-    "overhead": measure_overhead,
-    "compiled": measure_compiled,
-    "given": measure_given,
-    "prefixes": measure_prefixes,
-    "writing": measure_writing,
-    "causes": measure_causes,
-    "devices": measure_devices,
+SECTIONS: dict[str, tuple[str, Callable[[GpuRun], Iterator[Sequence[object]]]]] = {
+    "parity": (
+        "family | dtype | mass | resid_pre | resid_post | log-probability, nat",
+        measure_parity,
+    ),
+    "cpu": (
+        "of mmprobe | name | equal | largest difference",
+        measure_cpu,
+    ),
+    "reading": (
+        "dtype | answers | tokens | largest difference, nat | same most likely token, %",
+        measure_reading,
+    ),
+    "counts": (
+        "layers | batch | way | operations | more than plain | more a layer | waits | more than plain",
+        measure_counts,
+    ),
+    "overhead": (
+        "model | prompt | new | batch | way | s | ratio | middle half | rounds | goal | card, s | launches | writer, s | waiting for it, s | MB | limit | GB beyond plain",
+        measure_overhead,
+    ),
+    "compiled": (
+        "model | prompt | new | answers | batch | way | s | ratio | goal | equal tokens, %",
+        measure_compiled,
+    ),
+    "given": (
+        "model | prompt | answer | way | s | to generating | to one plain pass | goals",
+        measure_given,
+    ),
+    "prefixes": (
+        "model | prompt | questions | new | way | s | ratio | middle half | rounds | goal",
+        measure_prefixes,
+    ),
+    "writing": (
+        "model | batch | capture | MB | MB/s of the whole run | writer, s | waiting for it, s | disk alone, MB/s | peak of pinned memory, MB",
+        measure_writing,
+    ),
+    "causes": (
+        "command | answers | s an answer | passes an answer | rows a pass | rows a second | plain prefills a second",
+        measure_causes,
+    ),
+    "devices": (
+        "GPUs | way | answers | s | result",
+        measure_devices,
+    ),
 }
-"""By the name of a part of the page: what yields its lines."""
+"""By the name of a part of the page: the columns of its table, and what yields the cells of each row."""
 WITHOUT_CARD = ("counts",)  # sections that need none
 
 
@@ -699,9 +696,9 @@ def main() -> None:
         machine = describe_machine(arguments.device)
         missing = [name for name in SECTIONS if done[name].endswith(UNFINISHED)]
 
-        def write(name: str, rows: list[str], end: str) -> None:
+        def write(name: str, lines: list[str], end: str) -> None:
             page = fill(
-                arguments.out.read_text(encoding="utf-8"), {name: "\n".join([*rows, "", f"{machine} {end}"])}
+                arguments.out.read_text(encoding="utf-8"), {name: "\n".join([*lines, "", f"{machine} {end}"])}
             )
             arguments.out.write_text(page, encoding="utf-8")
 
@@ -712,14 +709,17 @@ def main() -> None:
                 print(f"\n{name}: left to the next call", flush=True)
                 break
             print(f"\n## {name}", flush=True)
-            rows = []
-            for row in SECTIONS[name](GpuRun(arguments.device, arguments.quick, folder)):
-                print(row, flush=True)
-                rows.append(row)
-                write(name, rows, UNFINISHED[1])
+            columns, measure = SECTIONS[name]
+            lines = []
+            for line in markdown_lines(
+                columns.split(" | "), measure(GpuRun(arguments.device, arguments.quick, folder))
+            ):
+                print(line, flush=True)
+                lines.append(line)
+                write(name, lines, UNFINISHED[1])
             free_memory()
             seconds = time.perf_counter() - began
-            write(name, rows, f"Measured in {seconds:.0f} s.")
+            write(name, lines, f"Measured in {seconds:.0f} s.")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

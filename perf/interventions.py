@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,21 @@ from mmprobe.samples import Sample, load_samples
 from mmprobe.settings import AskSettings
 from mmprobe.traces.asking import answer
 
-HEADER = """\
-| model | prompt | new | batch | method | s | ratio | middle half | rounds | goal | extra MB | a cache, MB | calls |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|"""
+COLUMNS = (
+    "model",
+    "prompt",
+    "new",
+    "batch",
+    "method",
+    "s",
+    "ratio",
+    "middle half",
+    "rounds",
+    "goal",
+    "extra MB",
+    "a cache, MB",
+    "calls",
+)
 SEED = 5_200_000  # of the real model's scenes
 METHODS: dict[str, tuple[Method, float]] = {  # method, and goal of the ratio to plain
     "plain": (load_method("plain"), 1.0),
@@ -45,15 +58,13 @@ METHODS: dict[str, tuple[Method, float]] = {  # method, and goal of the ratio to
     "agla": (load_method("agla"), 2.2),
 }
 REAL = "build/real"
-REAL_HEADER = """\
-| real model | a round | CPU s | ratio | middle half | rounds |
-|---|---|---|---|---|---|"""
+REAL_COLUMNS = ("real model", "a round", "CPU s", "ratio", "middle half", "rounds")
 REAL_METHODS = ("plain", "sage", "vcd", "icd", "pai", "agla", "opera")
 REAL_TOKENS = 32  # of the longest answer
 
 
-def measure(name: str, model: Model, batch: int, new: int, rounds: int) -> list[str]:
-    """Print and return the rows of one model and batch size.
+def measure(name: str, model: Model, batch: int, new: int, rounds: int) -> Iterator[Sequence[object]]:
+    """Yield the cells of each method, for one model and batch size.
 
     Args:
         name: name of the model in the table.
@@ -75,16 +86,11 @@ def measure(name: str, model: Model, batch: int, new: int, rounds: int) -> list[
         prompt_length = len(model.prompt(batch_samples[0]).ids)
         cache = cache_mb(model, batch_samples, new)
         calls = {method: count_calls(model, batch_samples, each) for method, (each, _) in METHODS.items()}
-    rows = []
     for method, timing in timings.items():
         goal = f"{METHODS[method][1]:.2f}" if method not in ("plain", "agla") else ""
         extra = memory[method] - memory["plain"]
-        rows.append(
-            f"| {name} | {prompt_length} | {new} | {batch} | {method} | {timing} | {goal} | {extra:.0f} | {cache:.1f} "
-            f"| {calls[method] / calls['plain']:.2f} |"
-        )
-    print(*rows, sep="\n", flush=True)
-    return rows
+        costs = goal, f"{extra:.0f}", f"{cache:.1f}", f"{calls[method] / calls['plain']:.2f}"
+        yield name, prompt_length, new, batch, method, *timing.cells, *costs
 
 
 class CallCounter(TorchDispatchMode):
@@ -116,18 +122,15 @@ def cache_mb(model: Model, batch_samples: list[Sample], new: int) -> float:
     return 2 * text.num_hidden_layers * text.num_key_value_heads * head_dim * n_tokens * item_size / 2**20
 
 
-def table(device: str = "cpu", quick: bool = False) -> str:
-    """Measure all settings, or only the smallest with few tokens, and return the table."""
-    rows = [HEADER]
-    print(HEADER)
+def rows(device: str = "cpu", quick: bool = False) -> Iterator[Sequence[object]]:
+    """Measure all settings, or only the smallest with few tokens, and yield the cells of each row."""
     settings = [("tiny-spd", 1, 64), ("tiny-spd", 8, 64), ("12 layers", 1, 64), ("12 layers", 4, 64)]
     for name, batch, new in settings[:1] if quick else settings:
-        rows += measure(name, toy(name, device), batch, 8 if quick else new, 1 if quick else 9)
-    return "\n".join(rows)
+        yield from measure(name, toy(name, device), batch, 8 if quick else new, 1 if quick else 9)
 
 
-def real_table(quick: bool = False) -> str:
-    """Measure the real model, and return the table: processor seconds of each method's answers to the questions about two images,
+def real_rows(quick: bool = False) -> Iterator[Sequence[object]]:
+    """Measure the real model, and yield the cells of each row: processor seconds of each method's answers to the questions about two images,
     one by one as `compare` asks them, and of the slow probes of one sample."""
     model = load_model(REAL, device="cpu")
     with tempfile.TemporaryDirectory() as folder:
@@ -153,8 +156,7 @@ def real_table(quick: bool = False) -> str:
             {each: partial(ask, each) for each in methods}, 1 if quick else 3, clock=time.process_time
         )
         count = f"{1 if quick else len(asked)} answers"
-        rows = [f"| {name} | {count} | {timing} |" for name, timing in timings.items()]
-        print(REAL_HEADER, *rows, sep="\n", flush=True)
+        yield from ((name, count, *timing.cells) for name, timing in timings.items())
         if not quick:
             said = find_ids(model, color[0], None, REAL_TOKENS)
             ranking = {"counterfactual": "minimal", "batch_size": 1}
@@ -168,10 +170,5 @@ def real_table(quick: bool = False) -> str:
             }
             about = [*["1 sample"] * 3, "2 sets of images"]
             timings = in_turn(ways, 1, clock=time.process_time)
-            slow = [
-                f"| {name} | {note} | {timing} |"
-                for note, (name, timing) in zip(about, timings.items(), strict=True)
-            ]
-            print(*slow, sep="\n", flush=True)
-            rows += slow
-    return "\n".join([REAL_HEADER, *rows])
+            for note, (name, timing) in zip(about, timings.items(), strict=True):
+                yield name, note, *timing.cells

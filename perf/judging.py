@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 
-HEADER = """\
-| answers | words each | s | answers/s | goal |
-|---|---|---|---|---|"""
+COLUMNS = ("answers", "words each", "s", "answers/s", "goal")
 GOAL = 1_000
 QUESTION_TYPES = ("same", "different", "count", "list", "steps", "find")
 # Sentences that a larger model says before and after its claims.
@@ -54,13 +53,10 @@ def measure(pairs: int, long: bool) -> tuple[int, float, float]:
     return len(answers), words, min(times)
 
 
-def table(quick: bool) -> str:
-    rows = [HEADER]
-    print(HEADER)
+def rows(quick: bool) -> Iterator[Sequence[object]]:
+    """Yield the cells of each row."""
     for long in (False, True):
         count, words, seconds = measure(20 if quick else 600, long)
         rate = count / seconds
         met = "met" if rate >= GOAL else "missed"
-        rows.append(f"| {count:,} | {words:.0f} | {seconds:.2f} | {rate:,.0f} | {GOAL:,}: {met} |")
-        print(rows[-1], flush=True)
-    return "\n".join(rows)
+        yield f"{count:,}", f"{words:.0f}", f"{seconds:.2f}", f"{rate:,.0f}", f"{GOAL:,}: {met}"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from toys import LONG_SIDE
 
-HEADER = """\
-| model | new | side | capture | plain MB | extra MB | goal |
-|---|---|---|---|---|---|---|"""
+COLUMNS = ("model", "new", "side", "capture", "plain MB", "extra MB", "goal")
 SCRIPT = r"""
 import re, sys, tempfile
 from pathlib import Path
@@ -58,16 +57,13 @@ def peak(name: str, capture: str, new: int, side: int, runs: int) -> float:
     return min(peaks)
 
 
-def table(quick: bool = False) -> str:
+def rows(quick: bool = False) -> Iterator[Sequence[object]]:
+    """Yield the cells of each row."""
     cases = [("12 layers", 32, 0), ("12 layers", 512, 0), ("12 layers", 16, LONG_SIDE)]
-    rows = [HEADER]
-    print(HEADER)
     for name, new, side in [("tiny-spd", 4, 0)] if quick else cases:
         runs = 1 if quick else 2
         plains = {way: peak(name, way, new, side, runs) for way in ("plain", "sage alone")}
         for capture in ("default", "given", "sage") if quick else ("default", "full", "given", "sage"):
             plain = plains["sage alone" if capture == "sage" else "plain"]
             extra = peak(name, capture, new, side, runs) - plain
-            rows.append(f"| {name} | {new} | {side or ''} | {capture} | {plain:.0f} | {extra:.0f} | 64 |")
-            print(rows[-1], flush=True)
-    return "\n".join(rows)
+            yield name, new, side or "", capture, f"{plain:.0f}", f"{extra:.0f}", 64

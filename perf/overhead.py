@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,19 @@ from mmprobe.models import Model
 from mmprobe.samples import Sample
 from mmprobe.traces.engines.step_buffer import copy_sharing_weights
 
-HEADER = """\
-| model | prompt | new | batch | batches | method | s | ratio | middle half | rounds | goal |
-|---|---|---|---|---|---|---|---|---|---|---|"""
+COLUMNS = (
+    "model",
+    "prompt",
+    "new",
+    "batch",
+    "batches",
+    "method",
+    "s",
+    "ratio",
+    "middle half",
+    "rounds",
+    "goal",
+)
 PEER_CAPTURE = mp.CaptureSpec(datasets=["attention/row", "residual/pre", "residual/mid", "residual/post"])
 GOALS = {
     "default": "1.08, 1.12 in batches",
@@ -114,32 +124,29 @@ def measure(
     peers: bool,
     batches: int = 1,
     seconds: float = SECONDS,
-) -> list[str]:
-    """Return a row for each method: its time, and the ratio to plain generation."""
+) -> Iterator[Sequence[object]]:
+    """Yield the cells of each method: its time, and the ratio to plain generation."""
     with tempfile.TemporaryDirectory() as folder:
         chosen = samples(Path(folder), batch * batches)
         ways = methods(model, chosen, batch, new, Path(folder), peers)
         times = in_turn(ways, rounds, seconds, partial(remove_run, Path(folder)))
         prompt = len(model.prompt(chosen[0]).ids)
-    setting = f"| {name} | {prompt} | {new} | {batch} | {batches}"
     goals = GOALS | {"default": "1.05", "full": ""} if prompt > LONG_PROMPT else GOALS
-    rows = [f"{setting} | {way} | {paired} | {goals.get(way, '')} |" for way, paired in times.items()]
-    print(*rows, sep="\n", flush=True)
-    return rows
+    for way, paired in times.items():
+        yield name, prompt, new, batch, batches, way, *paired.cells, goals.get(way, "")
 
 
-def table(device: str = "cpu", quick: bool = False, big: bool = False) -> str:
+def rows(device: str = "cpu", quick: bool = False, big: bool = False) -> Iterator[Sequence[object]]:
+    """Yield the cells of each row."""
     rounds = 3
-    rows = [HEADER]
-    print(HEADER)
     if quick:
-        return "\n".join(rows + measure("tiny-spd", toy("tiny-spd", device), 1, 4, 1, peers=True, seconds=0))
+        yield from measure("tiny-spd", toy("tiny-spd", device), 1, 4, 1, peers=True, seconds=0)
+        return
     for name, new in (("tiny-spd", 64), ("12 layers", 64), ("28 layers", 100)):
         model = toy(name, device)
-        rows += measure(name, model, 1, new, rounds, peers=True)
-        rows += measure(name, model, 1, new, rounds, peers=False, batches=4)
-        rows += measure(name, model, 8, new, rounds, peers=False, batches=3)
-    rows += measure("12 layers", toy("12 layers", device, LONG_SIDE), 1, 16, rounds, peers=True)
+        yield from measure(name, model, 1, new, rounds, peers=True)
+        yield from measure(name, model, 1, new, rounds, peers=False, batches=4)
+        yield from measure(name, model, 8, new, rounds, peers=False, batches=3)
+    yield from measure("12 layers", toy("12 layers", device, LONG_SIDE), 1, 16, rounds, peers=True)
     if big:
-        rows += measure("7B", toy("7B", device), 1, 64, rounds, peers=False, batches=3)
-    return "\n".join(rows)
+        yield from measure("7B", toy("7B", device), 1, 64, rounds, peers=False, batches=3)

@@ -6,7 +6,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,8 @@ from mmprobe.traces.engines.native import ForwardPassBuffer
 from mmprobe.traces.recorder import BatchReducer
 from mmprobe.traces.run import Recorder
 
-HEADER = """\
-| 28 layers, 100 tokens | default, batch 1 | default, batch 8 | full, batch 8 |
-|---|---|---|---|"""
-COLUMNS = (("default", 1), ("default", 8), ("full", 8))
+SETTINGS = (("default", 1), ("default", 8), ("full", 8))
+COLUMNS = ("28 layers, 100 tokens", *(f"{capture}, batch {size}" for capture, size in SETTINGS))
 PARTS: dict[str, list[tuple[Any, str]]] = {
     "attention: rows, sums by group": [(BatchReducer, "write_attention")],
     "residual stream, logits, gates, TAM": [
@@ -79,11 +77,9 @@ def profile(name: str, capture: str, size: int, new: int, rounds: int) -> dict[s
     return {part: statistics.median(values) for part, values in shares.items()}
 
 
-def table(quick: bool = False) -> str:
+def rows(quick: bool = False) -> Iterator[Sequence[object]]:
+    """Yield the cells of each row."""
     name, new, rounds = ("tiny-spd", 4, 1) if quick else ("28 layers", 100, 9)
-    columns = [profile(name, capture, size, new, rounds) for capture, size in COLUMNS]
-    rows = [HEADER]
+    columns = [profile(name, capture, size, new, rounds) for capture, size in SETTINGS]
     for part in (*PARTS, REST, "together"):
-        rows.append(f"| {part} | " + " | ".join(f"{column[part]:.2f}" for column in columns) + " |")
-    print(*rows, sep="\n", flush=True)
-    return "\n".join(rows)
+        yield part, *(f"{column[part]:.2f}" for column in columns)

@@ -27,8 +27,10 @@ class Paired(NamedTuple):
     high: float
     rounds: int
 
-    def __str__(self) -> str:
-        return f"{self.seconds:.3f} | {self.ratio:.2f} | {self.low:.2f}-{self.high:.2f} | {self.rounds}"
+    @property
+    def cells(self) -> tuple[str, str, str, str]:
+        """Seconds, ratio, its middle half, and rounds, as a table shows them."""
+        return f"{self.seconds:.3f}", f"{self.ratio:.2f}", f"{self.low:.2f}-{self.high:.2f}", str(self.rounds)
 
 
 def in_turn(

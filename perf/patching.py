@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +29,7 @@ from transformer_lens.tools.analysis.attribution_patching import attribution_pat
 
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.models import Model, load_model
+from mmprobe.notebook import markdown_lines
 from mmprobe.probes import (
     attention_knockout,
     attention_routes,
@@ -60,9 +61,7 @@ ON_ALL = (
     "attribution_patching, atp",
     "attribution_patching, atp_star, 20 verified (the default)",
 )
-HEADER = """\
-| probe | pairs | forward | backward | seconds a pair | Spearman | top ten |
-|---|---|---|---|---|---|---|"""
+COLUMNS = ("probe", "pairs", "forward", "backward", "seconds a pair", "Spearman", "top ten")
 
 
 def draw_pairs(folder: Path, count: int, counterfactual: str, seed: int) -> list[tuple[Sample, Sample]]:
@@ -167,22 +166,28 @@ def measure_batch(model: Model, pairs: list[tuple[Sample, Sample]], metric: Any)
     return [[ds.attrs["forward_passes"], ds.attrs["backward_passes"], seconds, np.nan, np.nan] for ds in sets]
 
 
-def write_row(name: str, measured: list[list[float]]) -> str:
-    """Return a row of the table: means over pairs, the median of the seconds, and intervals of the agreement."""
+def write_row(name: str, measured: list[list[float]]) -> list[object]:
+    """Return the cells of a row: means over pairs, the median of the seconds, and intervals of the agreement."""
     values = np.array(measured)
     forward, backward = values[:, :2].mean(0)
-    row = f"| {name} | {len(values)} | {forward:.0f} | {backward:.0f} | {np.median(values[:, 2]):.2f} |"
+    row: list[object] = [
+        name,
+        len(values),
+        f"{forward:.0f}",
+        f"{backward:.0f}",
+        f"{np.median(values[:, 2]):.2f}",
+    ]
     if np.isnan(values[:, 3:]).any():
-        return f"{row} | |"
+        return [*row, "", ""]
     agreement = estimate_mean(values[:, 3:], None, QUANTITY)
     for column, best in enumerate((1, 10)):
         own = agreement[column]
-        row += f" {Estimate(own.value, own.low, min(own.high, best)):.2f} |"
+        row.append(f"{Estimate(own.value, own.low, min(own.high, best)):.2f}")
     return row
 
 
-def table(options: Any) -> str:
-    """Measure and return the table, and a line that says what was measured."""
+def lines(options: Any) -> Iterator[str]:
+    """Measure, and yield the lines of the table and one that says what was measured."""
     metric: Any = ("Yes", "No") if options.metric == "verdict" else "logprob"
     model, ways = load_model("tiny-spd", device="cpu"), list_ways(metric)
     rows: dict[str, list[list[float]]] = {name: [] for name in ways}
@@ -198,16 +203,15 @@ def table(options: Any) -> str:
         for start in range(0, min(len(pairs), 2 * BATCH), BATCH):
             batch = measure_batch(model, pairs[start : start + BATCH], metric)
             rows.setdefault(f"attribution_patching, atp, {BATCH} pairs in a pass", []).extend(batch)
-    lines = [HEADER, *(write_row(name, measured) for name, measured in rows.items()), ""]
-    lines.append(f"Counterfactual {options.counterfactual}, metric {options.metric}, seed {options.seed}.")
-    print(*lines, sep="\n", flush=True)
-    return "\n".join(lines)
+    yield from markdown_lines(COLUMNS, (write_row(name, measured) for name, measured in rows.items()))
+    yield ""
+    yield f"Counterfactual {options.counterfactual}, metric {options.metric}, seed {options.seed}."
 
 
-def measure(quick: bool) -> str:
-    """Return the table of minimal pairs that are held out."""
+def measure(quick: bool) -> Iterator[str]:
+    """Yield the lines about minimal pairs that are held out."""
     options = {"pairs": 20, "counterfactual": "minimal", "metric": "logprob", "seed": HELD_OUT}
-    return table(SimpleNamespace(quick=quick, **options))
+    return lines(SimpleNamespace(quick=quick, **options))
 
 
 if __name__ == "__main__":
@@ -218,4 +222,5 @@ if __name__ == "__main__":
     options.add_argument(
         "--seed", type=int, default=HELD_OUT, help=f"of the pairs; {CHOSEN_ON} chose the default"
     )
-    table(options.parse_args())
+    for line in lines(options.parse_args()):
+        print(line, flush=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,7 @@ from mmprobe.models.reading import PrefixStore, repeated_keys
 from mmprobe.samples import Sample
 from mmprobe.settings import AskSettings
 
-HEADER = """\
-| model | prompt | questions | new | method | s | ratio | middle half | rounds | goal |
-|---|---|---|---|---|---|---|---|---|---|"""
+COLUMNS = ("model", "prompt", "questions", "new", "method", "s", "ratio", "middle half", "rounds", "goal")
 QUESTIONS = [
     "Are the two pictures the same?",
     "Are the two pictures different?",
@@ -73,8 +71,8 @@ def methods(model: Model, chosen: list[Sample], new: int, folder: Path) -> dict[
     }
 
 
-def measure(name: str, model: Model, new: int, rounds: int) -> list[str]:
-    """Return a row for each method: its time, and the ratio to plain generation."""
+def measure(name: str, model: Model, new: int, rounds: int) -> Iterator[Sequence[object]]:
+    """Yield the cells of each method: its time, and the ratio to plain generation."""
     with tempfile.TemporaryDirectory() as folder:
         images = samples(Path(folder), 1)[0].images
         chosen = [Sample(id=f"q{i}", images=images, question=each) for i, each in enumerate(QUESTIONS)]
@@ -82,16 +80,12 @@ def measure(name: str, model: Model, new: int, rounds: int) -> list[str]:
         times = in_turn(methods(model, chosen, new, Path(folder)), rounds, before=before)
         prompt = len(model.prompt(chosen[0]).ids)
     goals = GOALS if prompt > 1000 else {}
-    rows = [
-        f"| {name} | {prompt} | {len(chosen)} | {new} | {way} | {paired} | {goals.get(way, '')} |"
-        for way, paired in times.items()
-    ]
-    print(*rows, sep="\n", flush=True)
-    return rows
+    for way, paired in times.items():
+        yield name, prompt, len(chosen), new, way, *paired.cells, goals.get(way, "")
 
 
-def measure_bench(name: str, model: Model, n_pairs: int, new: int, rounds: int) -> list[str]:
-    """Return rows for `bench spd-faith --trace` on drawn pairs, with whole prompts and with shared beginnings."""
+def measure_bench(name: str, model: Model, n_pairs: int, new: int, rounds: int) -> Iterator[Sequence[object]]:
+    """Yield the cells of rows for `bench spd-faith --trace` on drawn pairs, with whole prompts and with shared beginnings."""
     with tempfile.TemporaryDirectory() as folder:
         data, out = make_pairs(Path(folder) / "pairs", n_pairs, 1_800_000), Path(folder) / "bench"
 
@@ -103,20 +97,15 @@ def measure_bench(name: str, model: Model, n_pairs: int, new: int, rounds: int) 
         times = in_turn(ways, rounds)
         traces = mp.open_run(out / "run")
         prompt = int((traces[0].array("tokens/group") != Group.GENERATED).sum())
-    rows = [
-        f"| {name} | {prompt} | {len(traces)} | {new} | {way} | {paired} | {'0.58' if 'shared' in way else ''} |"
-        for way, paired in times.items()
-    ]
-    print(*rows, sep="\n", flush=True)
-    return rows
+    for way, paired in times.items():
+        yield name, prompt, len(traces), new, way, *paired.cells, "0.58" if "shared" in way else ""
 
 
-def table(device: str = "cpu", quick: bool = False) -> str:
+def rows(device: str = "cpu", quick: bool = False) -> Iterator[Sequence[object]]:
+    """Yield the cells of each row."""
     rounds = 3
-    print(HEADER)
-    rows = [HEADER, *measure("tiny-spd", toy("tiny-spd", device), 4 if quick else 16, 1 if quick else rounds)]
+    yield from measure("tiny-spd", toy("tiny-spd", device), 4 if quick else 16, 1 if quick else rounds)
     if not quick:
-        rows += measure("12 layers", toy("12 layers", device, LONG_SIDE), 16, rounds)
+        yield from measure("12 layers", toy("12 layers", device, LONG_SIDE), 16, rounds)
         for new in (16, 64):
-            rows += measure_bench("12 layers", toy("12 layers", device, BENCH_SIDE), 4, new, rounds)
-    return "\n".join(rows)
+            yield from measure_bench("12 layers", toy("12 layers", device, BENCH_SIDE), 4, new, rounds)

@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import disk
@@ -36,6 +36,7 @@ from toys import parser
 
 import analyses
 import interventions
+from mmprobe.notebook import markdown_lines
 
 sys.path.append(str(Path(__file__).parent.parent / "scripts"))
 from page import fill_pages
@@ -44,43 +45,52 @@ PAGE = "docs/performance.md"
 LEFT_OUT = ("full-size", "real", "scale")  # sections that are measured only if they are named
 
 
-def measure_start_up(options: argparse.Namespace) -> str:
-    """Return the median time of `mmprobe --help` as a sentence."""
+def measure_start_up(quick: bool) -> Iterator[str]:
+    """Yield the median time of `mmprobe --help` as a sentence."""
     times = []
-    for _ in range(1 if options.quick else 11):
+    for _ in range(1 if quick else 11):
         began = time.perf_counter()
         subprocess.run([sys.executable, "-P", "-m", "mmprobe", "--help"], capture_output=True, check=True)
         times.append(time.perf_counter() - began)
-    sentence = f"`mmprobe --help` takes {statistics.median(times):.2f} s (median of {len(times)})."
-    print(sentence)
-    return sentence
+    yield f"`mmprobe --help` takes {statistics.median(times):.2f} s (median of {len(times)})."
 
 
-SECTIONS: dict[str, Callable[[argparse.Namespace], str]] = {
-    "time": lambda options: overhead.table(options.device, options.quick, options.big),
-    "profile": lambda options: overhead_profile.table(options.quick),
-    "prefixes": lambda options: prefixes.table(options.device, options.quick),
-    "given": lambda options: given.table(options.device, options.quick),
-    "memory": lambda options: memory.table(options.quick),
-    "disk": lambda options: disk.table(options.quick),
-    "interventions": lambda options: interventions.table(options.device, options.quick),
-    "real": lambda options: interventions.real_table(options.quick),
-    "judging": lambda options: judging.table(options.quick),
-    "analyses": lambda options: analyses.table(options.quick),
-    "scale": lambda options: scale.table(options.quick),
+SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[str]]] = {
+    "time": lambda options: markdown_lines(
+        overhead.COLUMNS, overhead.rows(options.device, options.quick, options.big)
+    ),
+    "profile": lambda options: markdown_lines(overhead_profile.COLUMNS, overhead_profile.rows(options.quick)),
+    "prefixes": lambda options: markdown_lines(
+        prefixes.COLUMNS, prefixes.rows(options.device, options.quick)
+    ),
+    "given": lambda options: markdown_lines(given.COLUMNS, given.rows(options.device, options.quick)),
+    "memory": lambda options: markdown_lines(memory.COLUMNS, memory.rows(options.quick)),
+    "disk": lambda options: markdown_lines(disk.COLUMNS, disk.rows(options.quick)),
+    "interventions": lambda options: markdown_lines(
+        interventions.COLUMNS, interventions.rows(options.device, options.quick)
+    ),
+    "real": lambda options: markdown_lines(
+        interventions.REAL_COLUMNS, interventions.real_rows(options.quick)
+    ),
+    "judging": lambda options: markdown_lines(judging.COLUMNS, judging.rows(options.quick)),
+    "analyses": lambda options: analyses.lines(options.quick),
+    "scale": lambda options: scale.lines(options.quick),
     "causes": lambda options: patching.measure(options.quick),
-    "threads": lambda options: threads.table(options.quick),
-    "full-size": lambda options: full_size.table(options.quick),
-    "start-up": measure_start_up,
+    "threads": lambda options: markdown_lines(threads.COLUMNS, threads.rows(options.quick)),
+    "full-size": lambda options: markdown_lines(full_size.COLUMNS, full_size.rows(options.quick)),
+    "start-up": lambda options: measure_start_up(options.quick),
 }
-"""By the name of a part of the page: what measures it, prints its table meanwhile, and returns it."""
+"""By the name of a part of the page: what measures it, and yields its lines as they come."""
 
 
 def measure_section(name: str, options: argparse.Namespace) -> str:
     """Return the table of a section with the machine and its load before."""
     load = os.getloadavg()[0]
     print(f"\n{name}\n", flush=True)
-    table = SECTIONS[name](options)
+    lines = []
+    for line in SECTIONS[name](options):
+        print(line, flush=True)
+        lines.append(line)
     on_gpu = options.device.startswith("cuda")
     waiting = "sleep" if os.environ.get("OMP_WAIT_POLICY") == "PASSIVE" else "spin"
     processor = f"{torch.get_num_threads()} CPU threads, which {waiting} while they wait"
@@ -88,7 +98,7 @@ def measure_section(name: str, options: argparse.Namespace) -> str:
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
     about = f"{machine}, {versions}; load of the machine before: {load:.1f}."
     print(f"\n{about}", flush=True)
-    return f"{table}\n\n{about}"
+    return "\n".join([*lines, "", about])
 
 
 def main() -> None:

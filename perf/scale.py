@@ -10,14 +10,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import h5py
 
 import mmprobe as mp
+from mmprobe.notebook import markdown_lines
 
-COLUMNS = "| command | {sizes} | growth of a trace's time | peak MB | growth | goals |"
+COLUMNS = ("growth of a trace's time", "peak MB", "growth", "goals")  # after the seconds of each size
 SIZES, QUICK_SIZES = (5_000, 20_000), (20, 40)
 IN_A_PACK = 1000
 OPENED = 100_000
@@ -160,14 +162,14 @@ def measure(name: str, folder: Path) -> CommandCost:
     return CommandCost(*json.loads(output.splitlines()[-1]))
 
 
-def format_row(name: str, costs: dict[int, CommandCost]) -> str:
-    """Return a row: the costs, and how those of the most traces compare with those of the fewest."""
+def format_row(name: str, costs: dict[int, CommandCost]) -> Sequence[object]:
+    """Return the cells of a row: the costs, and how those of the most traces compare with those of the fewest."""
     few, many = min(costs), max(costs)
     per_trace = (costs[many].seconds / many) / (costs[few].seconds / few)
     growth = costs[many].megabytes / costs[few].megabytes
-    seconds = " | ".join(f"{cost.seconds:.2f}" for cost in costs.values())
+    seconds = (f"{cost.seconds:.2f}" for cost in costs.values())
     peaks = ", ".join(f"{cost.megabytes:.0f}" for cost in costs.values())
-    return f"| {name} | {seconds} | {per_trace:.2f} | {peaks} | {growth:.2f} | 1.10, 1.15 |"
+    return name, *seconds, f"{per_trace:.2f}", peaks, f"{growth:.2f}", "1.10, 1.15"
 
 
 def format_opening(opened: int, cost: CommandCost) -> str:
@@ -178,28 +180,28 @@ def format_opening(opened: int, cost: CommandCost) -> str:
     )
 
 
-def measure_row(title: str, name: str, folders: dict[int, Path]) -> str:
-    """Return a command's row."""
-    row = format_row(title, {size: measure(name, folder) for size, folder in folders.items()})
-    print(row, flush=True)
-    return row
+def measure_row(title: str, name: str, folders: dict[int, Path]) -> Sequence[object]:
+    """Return the cells of a command."""
+    return format_row(title, {size: measure(name, folder) for size, folder in folders.items()})
 
 
-def table(quick: bool = False) -> str:
+def lines(quick: bool = False) -> Iterator[str]:
+    """Yield the lines of the table, and a sentence about opening a run."""
     sizes, opened = (QUICK_SIZES, 100) if quick else (SIZES, OPENED)
-    columns = COLUMNS.format(sizes=" | ".join(f"{size:,}, s" for size in sizes))
-    header = f"{columns}\n{'|---' * (columns.count('|') - 1)}|"
-    print(header)
+    columns = ("command", *(f"{size:,}, s" for size in sizes), *COLUMNS)
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         run = trace_pairs(root, 2 if quick else 6)
         folders = make_runs(run, root, sizes)
-        rows = [measure_row(name, name, folders) for name in COMMANDS]
-        labelled = {size: label_run(folder) for size, folder in folders.items()}
-        rows.append(measure_row("report of labelled traces", "report", labelled))
-        sentence = format_opening(opened, measure("open_run", make_names(run, root, opened)))
-    print(f"\n{sentence}", flush=True)
-    return "\n".join([header, *rows, "", sentence])
+
+        def rows() -> Iterator[Sequence[object]]:
+            yield from (measure_row(name, name, folders) for name in COMMANDS)
+            labelled = {size: label_run(folder) for size, folder in folders.items()}
+            yield measure_row("report of labelled traces", "report", labelled)
+
+        yield from markdown_lines(columns, rows())
+        yield ""
+        yield format_opening(opened, measure("open_run", make_names(run, root, opened)))
 
 
 if __name__ == "__main__":  # of one process

@@ -26,6 +26,8 @@ from toys import parser
 sys.path.append(str(Path(__file__).parent.parent / "scripts"))
 from page import fill_pages
 
+from mmprobe.notebook import markdown_table
+
 PAGE = "docs/scale.md"
 N_TRACES, N_QUICK = 6_000, 120
 N_WORKERS = 2
@@ -36,7 +38,6 @@ QUESTIONS = 9  # of a pair, at most
 GOAL_MB = 2.0
 GOAL_SHARE = 0.1  # of the processor time of a trace; our choice
 HELPER_MB = 100  # multiprocessing's own process is smaller
-HEADER = "| traces | processor ms a trace | {names} |"
 TICKS = os.sysconf("SC_CLK_TCK")  # of a second
 
 
@@ -153,12 +154,12 @@ class Course(NamedTuple):
     """How a run went, cycle by cycle.
 
     Attributes:
-        rows: of the table, one a cycle after its head.
+        table: in Markdown, a row a cycle.
         memory: what each process grows by, in MB: of the parent and of each worker.
         cost: what the processor time of a trace grows by, as a share of its mean.
     """
 
-    rows: list[str]
+    table: str
     memory: list[Growth]
     cost: Growth
 
@@ -182,18 +183,17 @@ def summarise(readings: list[Moment], cycle: int) -> Course:
         > HELPER_MB
     )
     means = {number: cycle_means(readings, number, cycle) for number in processes}
-    names = " | ".join(["parent, MB", *(f"worker {n}, MB" for n in range(1, len(processes)))])
-    rows = [HEADER.format(names=names), "|---" * (len(processes) + 2) + "|"]
-    costs = []
+    names = ["parent, MB", *(f"worker {n}, MB" for n in range(1, len(processes)))]
+    rows, costs = [], []
     for number in range(readings[-1].traces // cycle):
         part = [each for each in readings if number * cycle <= each.traces < (number + 1) * cycle]
         count = part[-1].traces - part[0].traces if part else 0
         costs.append(1000 * (part[-1].seconds - part[0].seconds) / count if count else float("nan"))
-        numbers = " | ".join(f"{means[process][number]:.1f}" for process in processes)
-        rows.append(f"| {number * cycle:,}-{(number + 1) * cycle:,} | {costs[-1]:.0f} | {numbers} |")
+        numbers = (f"{means[process][number]:.1f}" for process in processes)
+        rows.append([f"{number * cycle:,}-{(number + 1) * cycle:,}", f"{costs[-1]:.0f}", *numbers])
     share = statistics.mean(costs[1:])
     return Course(
-        rows,
+        markdown_table(["traces", "processor ms a trace", *names], rows),
         [measure_growth(means[number]) for number in processes],
         measure_growth([cost / share for cost in costs]),
     )
@@ -238,7 +238,7 @@ def describe(course: Course, total: int, cycle: int) -> str:
         f"`python perf/steady.py`: {total:,} traces of `tiny-spd` by {N_WORKERS} workers, packed every {cycle:,}. Resident memory is",
         "the mean of a cycle of packing, and its growth that of a line through all cycles but the first, with its 95 % interval.",
         "",
-        *course.rows,
+        course.table,
         "",
         f"Growth in {SPAN * cycle:,} traces: {', '.join(grown)}. The goal is",
         f"less than {GOAL_MB:.0f} MB, with the whole interval: {'met' if course.is_flat else '**missed**'}. The processor time of a trace grew by {100 * course.cost.value:+.0f} % ({cost});",

@@ -5,16 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from paired import in_turn
 
-HEADER = """\
-| command | alone, s | beside a busy process, s | ratio | middle half | rounds | goal |
-|---|---|---|---|---|---|---|"""
+COLUMNS = ("command", "alone, s", "beside a busy process, s", "ratio", "middle half", "rounds", "goal")
 GOAL = 1.3
 BUSY = "while True: pass"
 
@@ -42,15 +40,13 @@ def run_beside_busy_process(arguments: list[str]) -> None:
         run_command(arguments)
 
 
-def table(quick: bool = False) -> str:
+def rows(quick: bool = False) -> Iterator[Sequence[object]]:
+    """Yield the cells of the only row."""
     arguments, rounds = (["--version"], 1) if quick else (["demo", "--out", "demo"], 3)
     times = in_turn(
         {"alone": partial(run_command, arguments), "beside": partial(run_beside_busy_process, arguments)},
         rounds,
     )
     alone, beside = times["alone"], times["beside"]
-    ratio = f"{beside.ratio:.2f} | {beside.low:.2f}-{beside.high:.2f} | {beside.rounds}"
-    row = f"| mmprobe {arguments[0]} | {alone.seconds:.1f} | {beside.seconds:.1f} | {ratio} | {GOAL} |"
-    text = f"{HEADER}\n{row}"
-    print(text, flush=True)
-    return text
+    seconds = f"{alone.seconds:.1f}", f"{beside.seconds:.1f}"
+    yield f"mmprobe {arguments[0]}", *seconds, *beside.cells[1:], GOAL

@@ -17,7 +17,7 @@ from mmprobe.errors import InputError, NotApplicable, unknown_name
 from mmprobe.files import make_folders, make_subfolder, write_whole
 from mmprobe.ledger import FINGERPRINT, find_change, fingerprint
 from mmprobe.models import Model
-from mmprobe.probes.answers import MAX_NEW_TOKENS, check_model, find_ids
+from mmprobe.probes.answers import MAX_NEW_TOKENS, check_traced_model, find_ids
 from mmprobe.samples import Sample
 from mmprobe.traces.asking import GivenAnswers, find_given, read_given_answers
 
@@ -102,7 +102,7 @@ class AnswerSource:
                 raise unknown_name("argument", name, known)
         self.model, self.source, self.finished = model, source, options.get("finished")
         self.max_new_tokens = options.get("max_new_tokens", MAX_NEW_TOKENS)
-        self.samples, self.name = list_samples(source), name_source(source)
+        self.samples, self.name = list_samples(source), _name_source(source)
         answers = options.get("answers")
         self.given = None if answers is None else read_given_answers(answers, self.samples)
         self.given_from = "given" if isinstance(answers, Mapping) else str(getattr(answers, "path", answers))
@@ -141,7 +141,7 @@ class AnswerSource:
             InputError: another model made the run.
         """
         if self.given is None and isinstance(self.source, Run):
-            check_model(self.model, self.source[sample.id], logprob)
+            check_traced_model(self.model, self.source[sample.id], logprob)
 
     def describe(self) -> dict[str, Any]:
         """Return the attributes of a data set that say which answers were given and which cannot be read."""
@@ -217,11 +217,11 @@ def list_samples(source: Run | Sequence[Sample]) -> list[Sample]:
     """
     samples = [trace.sample for trace in source] if isinstance(source, Run) else list(source)
     if not samples:
-        raise InputError(f"{name_source(source)}: has no samples")
+        raise InputError(f"{_name_source(source)}: has no samples")
     return samples
 
 
-def name_source(source: Run | Sequence[Sample]) -> str:
+def _name_source(source: Run | Sequence[Sample]) -> str:
     """Return the path of a run, or a word for samples, for messages."""
     return str(source.path) if isinstance(source, Run) else "samples"
 

@@ -173,7 +173,7 @@ def check_run(model: Model, run: Run) -> None:
             )
 
 
-def check_model(model: Model, trace: Trace, logprob: np.ndarray) -> None:
+def check_traced_model(model: Model, trace: Trace, logprob: np.ndarray) -> None:
     """Check that the model assigns the log-probabilities [step] of the trace to its answer.
 
     Raises:

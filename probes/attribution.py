@@ -15,7 +15,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from mmprobe.analyses.grids import to_grids
+from mmprobe.analyses.regions import to_grids
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model
 from mmprobe.models.reading import Reading, Row, float32_logits
@@ -27,7 +27,7 @@ _DEEPSTACK = "deepstack_visual_embeds"  # each [visual, hidden], added to the vi
 PresenceFunction = Callable[[Tensor], Tensor]
 
 
-def find_decoder_inputs(reading: Reading) -> dict[str, Any]:
+def _find_decoder_inputs(reading: Reading) -> dict[str, Any]:
     """Return the decoder's inputs for prompt and answer, with the images in `inputs_embeds`.
 
     Raises:
@@ -51,7 +51,7 @@ def find_decoder_inputs(reading: Reading) -> dict[str, Any]:
     return inputs
 
 
-def presence_function(
+def _presence_function(
     row: Row,
     inputs: dict[str, Any],
     positions: np.ndarray,
@@ -61,7 +61,7 @@ def presence_function(
     """Return the explained function from presence [1, position] to log-probabilities [1, step].
 
     Args:
-        inputs: inputs of the decoder, from `find_decoder_inputs`.
+        inputs: inputs of the decoder, from `_find_decoder_inputs`.
         positions: int [position], positions in the prompt with variable presence; all others have presence 1.
         baseline: `mean` or `zero`, as in `attribute`.
         steps: steps of the answer.
@@ -168,12 +168,12 @@ def attribute(
     if method != "feature_ablation" and not len(prompt.visual_positions):
         raise NotApplicable(f"sample {sample.id}: its prompt has no visual tokens")
     with float32_logits(model):
-        inputs = find_decoder_inputs(reading)
+        inputs = _find_decoder_inputs(reading)
         positions = np.arange(len(prompt.ids)) if method == "feature_ablation" else prompt.visual_positions
-        logprobs = presence_function(row, inputs, positions, baseline, selected)
+        logprobs = _presence_function(row, inputs, positions, baseline, selected)
         out = xr.Dataset(coords={"step": selected})
         if method == "feature_ablation":
-            image_logprobs = presence_function(row, inputs, prompt.visual_positions, baseline, selected)
+            image_logprobs = _presence_function(row, inputs, prompt.visual_positions, baseline, selected)
             has_images = len(prompt.visual_positions) > 0
             total = _add_groups(out, row, logprobs, image_logprobs if has_images else None)
         else:
@@ -350,7 +350,7 @@ def compare_with_regions(maps: xr.Dataset, sample: Sample) -> xr.Dataset:
         )
     if not sample.regions:
         raise NotApplicable(f"sample {sample.id} has no regions")
-    covered = region_cover(maps, sample)
+    covered = _region_cover(maps, sample)
     cells = np.isfinite(covered)
     covered, values = covered[cells], maps["attribution"].values[:, cells]
     if not covered.sum():
@@ -366,11 +366,11 @@ def compare_with_regions(maps: xr.Dataset, sample: Sample) -> xr.Dataset:
     return out
 
 
-def region_cover(maps: xr.Dataset, sample: Sample) -> np.ndarray:
+def _region_cover(maps: xr.Dataset, sample: Sample) -> np.ndarray:
     """Return [image, y, x], the share of each visual token's cell that the regions cover; NaN without a cell.
 
     Example:
-        >>> region_cover(attribute(model, sample), sample).shape    # doctest: +SKIP
+        >>> _region_cover(attribute(model, sample), sample).shape    # doctest: +SKIP
         (2, 4, 4)
     """
     cover = np.full(maps["attribution"].shape[1:], np.nan)

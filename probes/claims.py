@@ -23,7 +23,7 @@ from mmprobe.models.hooks import Change
 from mmprobe.models.points import Point
 from mmprobe.models.prompt import build_chat
 from mmprobe.models.reading import read_chats
-from mmprobe.probes.answers import check_model, check_whole, read_answer
+from mmprobe.probes.answers import check_traced_model, check_whole, read_answer
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, ImageList
 from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions
 from mmprobe.samples import Region, Sample
@@ -64,7 +64,7 @@ def exchange_images(
     chats = [chat._replace(images=images) for images in variants]
     logprobs = read_chats(model, chats, [ids] * len(chats)).logprobs()
     own, *exchanged = (row.cpu().numpy().astype(float) for row in logprobs)
-    check_model(model, trace, own)
+    check_traced_model(model, trace, own)
     losses = [own - row for row in exchanged]
     return {
         "interchange": float(losses[0].mean()),

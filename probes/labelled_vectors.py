@@ -68,7 +68,7 @@ def read_vectors(
     return Vectors(kept_names, samples, np.array(vectors), layers, left_out)
 
 
-def mean_over_steps(streams: xr.DataArray) -> np.ndarray:
+def _mean_over_steps(streams: xr.DataArray) -> np.ndarray:
     """Return the mean over the steps of [step, layer, hidden]; NaN without steps."""
     total = np.zeros(streams.shape[1:])
     for start in range(0, len(streams), BLOCK_STEPS):
@@ -82,7 +82,7 @@ def step_reader(step: int) -> Callable[[xr.DataArray], np.ndarray | None]:
 
 
 REDUCTIONS: dict[str, Callable[[xr.DataArray], np.ndarray | None]] = {
-    "mean": mean_over_steps,
+    "mean": _mean_over_steps,
     "last": step_reader(-1),
     "first": step_reader(0),
 }

@@ -16,7 +16,7 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.prompt import decode_sequence, decode_tokens
 from mmprobe.models.reading import cast_to_float32
-from mmprobe.probes.answers import check_model
+from mmprobe.probes.answers import check_traced_model
 from mmprobe.stats.compare import LABELS, MINIMUM
 from mmprobe.stats.intervals import FRACTION, LENGTH, LOGPROB
 
@@ -263,4 +263,4 @@ def _entropy(logprobs: Tensor) -> np.ndarray:
 def _check_last_layer(model: Model, trace: Trace, layers: np.ndarray, logprob: np.ndarray) -> None:
     """Check that the last layer, if captured, predicts what the model generated."""
     if layers[-1] == model.n_layers - 1:
-        check_model(model, trace, logprob[:, -1])
+        check_traced_model(model, trace, logprob[:, -1])

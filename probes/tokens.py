@@ -140,7 +140,7 @@ def find_pairs(row: Row, sample: Sample, source: str, query: str) -> np.ndarray:
     for name in source.split(_JOINT):
         if name == EARLIER:
             sentence = np.full(length, -1)  # of the token that a query predicts
-            sentence[first:-1] = split_sentences(row.texts().tolist())
+            sentence[first:-1] = number_sentences(row.texts().tolist())
             own = np.append(-1, sentence[:-1])  # of a key
             pairs |= (own >= 0) & (own < sentence[:, None])
         else:
@@ -158,14 +158,14 @@ def _find_queries(row: Row, sample: Sample, name: str) -> np.ndarray:
     return positions[positions != first] if name in GROUPS else positions
 
 
-def split_sentences(texts: list[str]) -> np.ndarray:
+def number_sentences(texts: list[str]) -> np.ndarray:
     """Return the number of the sentence that each token of an answer belongs to, int [step].
 
     A sentence ends after a token that ends in a full stop, an exclamation or a question mark, if the next
     token begins with a space, and after a line. The numbers of lists (`1.`) end none.
 
     Example:
-        >>> split_sentences(["It", " is", " 2", ".", "5", ".", " Yes", "."]).tolist()
+        >>> number_sentences(["It", " is", " 2", ".", "5", ".", " Yes", "."]).tolist()
         [0, 0, 0, 0, 0, 0, 1, 1]
     """
     numbers, number, begun = [], 0, ""

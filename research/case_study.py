@@ -58,7 +58,6 @@ PAGE = ROOT / "docs" / "case-study.md"
 FIGURES = ROOT / "docs" / "case-study"
 SEED = 5_000_000  # of scenes that no training and no other page uses
 AXES = {"row": ("top", "middle", "bottom"), "column": ("left", "center", "right")}
-OTHER_AXIS = {"row": "column", "column": "row"}
 CAPTURE = CaptureSpec(datasets=["residual/pre"], positions="all", groups=["visual"])
 LITTLE = CaptureSpec(datasets=["attention/mass"])  # where the answer is all that is needed
 PROBED = {"tower": (0, 8), "thing": (0, 9, 15, 27), "query": (0, 15, 24, 27)}  # layers

@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from checks import share
 from packing import PackedBatch, pack
-from photographs_case import HEADER, describe
+from photographs_case import COLUMNS, describe
 from PIL import Image
 from plant_otherwise import FAILED, plant
 from recipes import DrawRows, TrainingExample
@@ -46,6 +46,7 @@ from mmprobe.diagnosis import diagnose
 from mmprobe.diagnosis.bench.plants import CARD
 from mmprobe.diagnosis.rules import CONTROL
 from mmprobe.models import Model, load_model
+from mmprobe.notebook import markdown_table
 from mmprobe.samples import Sample, load_samples
 from mmprobe.settings import AskSettings
 from mmprobe.stats.estimate import estimate_mean
@@ -529,7 +530,7 @@ def diagnose_models(folder: Path, names: Sequence[str], again: bool = False) -> 
             describe_trained(folder),
             f"{ASKED} images of the test part with {len(samples)} questions; the first ones:",
             f"```json\n{shown}\n```",
-            "\n".join([HEADER.replace("| model ", "| model | planted | check ", 1), "|---" * 7 + "|", *rows]),
+            markdown_table(["model", "planted", "check", *COLUMNS], rows),
         ]
     )
     (folder / "section.md").write_text(text + "\n", encoding="utf-8")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
+from mmprobe.notebook import markdown_table
 from mmprobe.stats.estimate import Estimate, read_estimate
 
 
@@ -16,14 +17,12 @@ def write_table(comparison: xr.Dataset, metrics: Sequence[str]) -> str:
     A cell has the value and the paired difference to plain with its interval. The difference is bold if the
     interval excludes 0.
     """
-    lines = [f"| method | {' | '.join(name.partition(' ')[2] for name in metrics)} |"]
-    lines.append("|---" * (len(metrics) + 1) + "|")
+    rows = []
     for name in comparison["contender"].values:
         row = comparison.sel(contender=name)
         is_baseline = name == comparison.attrs["baseline"]
-        cells = [_write_cell(row.sel(metric=metric), is_baseline) for metric in metrics]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([name, *(_write_cell(row.sel(metric=metric), is_baseline) for metric in metrics)])
+    return markdown_table(["method", *(name.partition(" ")[2] for name in metrics)], rows)
 
 
 def _write_cell(cell: xr.Dataset, is_baseline: bool) -> str:

@@ -37,6 +37,7 @@ from mmprobe.diagnosis.photographs import find_mask
 from mmprobe.diagnosis.schedule import run
 from mmprobe.files import json_lines
 from mmprobe.models import Model, load_model
+from mmprobe.notebook import markdown_table
 from mmprobe.samples import Sample, load_samples
 
 PHOTOGRAPHS = ("astronaut.png", "brick.png", "camera.png", "chelsea.png", "clock_motion.png", "coffee.png", "coins.png",
@@ -48,7 +49,7 @@ MODELS = ("tiny-spd", "organism:follows-hints-verdict-0", "organism:blind-rolled
 BASE = MODELS[0]
 EXCHANGED = {"red": "purple", "purple": "red", "green": "black", "black": "green"}  # in a wrong list
 SEED = 1_400_000  # of the scenes; models were trained on none of them
-HEADER = "| model | verdict | why | tests that ran | passes an answer |"
+COLUMNS = ("verdict", "why", "tests that ran", "passes an answer")  # after the model
 FADED = 0.35  # of a photograph's contrast, so that things of all colours are seen on it
 
 
@@ -169,8 +170,8 @@ def compare_masks(samples: Sequence[Sample]) -> list[float]:
     return list(found.values())
 
 
-def describe(found: Diagnosis, *more: str) -> str:
-    """Return a row of the table: the verdict, its sentence and the scores of the tests that ran.
+def describe(found: Diagnosis, *more: str) -> list[str]:
+    """Return the cells of a model: the verdict, its sentence and the scores of the tests that ran.
 
     Args:
         found: the diagnosis.
@@ -182,8 +183,7 @@ def describe(found: Diagnosis, *more: str) -> str:
         if each.tested and each.effect.n
     ]
     why = found.why.replace("|", "/")
-    row = [f"`{found.model}`", *more, ", ".join(found.verdict), why, "; ".join(cells), f"{found.passes:.1f}"]
-    return f"| {' | '.join(row)} |"
+    return [f"`{found.model}`", *more, ", ".join(found.verdict), why, "; ".join(cells), f"{found.passes:.1f}"]
 
 
 def main() -> None:
@@ -220,7 +220,7 @@ def diagnose_unlisted(folder: Path) -> str:
     text = [
         f"{len(PHOTOGRAPHS)} photographs with {len(samples)} questions; the first ones:",
         f"```json\n{shown}\n```",
-        "\n".join([HEADER, "|---" * 5 + "|", *rows]),
+        markdown_table(["model", *COLUMNS], rows),
     ]
     return "\n\n".join(text)
 
@@ -254,13 +254,7 @@ def diagnose_listed(folder: Path, plants: Sequence[Path]) -> str:
         f"more than 80 % for {sum(each > 0.8 for each in overlaps)} of {len(overlaps)} things. In the wrong list, words for "
         f"colours are exchanged ({exchanged}). Claims of a model that sees are then as wrong as those of a model that exchanges these words "
         "itself; what they say of things that get another colour tells them apart.",
-        "\n".join(
-            [
-                HEADER.replace("| model ", "| model | listed colours | recoloured, said rightly ", 1),
-                "|---" * 7 + "|",
-                *rows,
-            ]
-        ),
+        markdown_table(["model", "listed colours", "recoloured, said rightly", *COLUMNS], rows),
     ]
     return "\n\n".join(text)
 

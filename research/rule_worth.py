@@ -31,6 +31,7 @@ from mmprobe.diagnosis.effects import LIMITS
 from mmprobe.diagnosis.rules import measure_causes, name_causes
 from mmprobe.diagnosis.table import Table
 from mmprobe.models.organisms import names
+from mmprobe.notebook import markdown_table
 
 HINDRANCES = {  # by what their words hold, and what they are
     "explains it": "what is followed less often is not named",
@@ -131,12 +132,7 @@ def describe(asked: list[RuleVerdicts]) -> str:
     """Return a table: each rule, how many decisions are wrong without it, and which change."""
     before = {each.subject.name: each.before for each in asked}
     total = sum(map(len, before.values()))
-    lines = [
-        f"Of {len(asked)} models and {len(asked) * len(CAUSES)} decisions, {total} are wrong by all rules.",
-        "",
-        "| without the rule | wrong decisions | what changes |",
-        "|---|---|---|",
-    ]
+    rows = []
     for words, pattern, leave_out in list_changes():
         with leave_out():
             after = before | {
@@ -149,8 +145,11 @@ def describe(asked: list[RuleVerdicts]) -> str:
             for name, own in before.items()
             if after[name] != own
         ]
-        lines.append(f"| {words} | {sum(map(len, after.values()))} | {'; '.join(changed) or '–'} |")
-    return "\n".join(lines)
+        rows.append((words, sum(map(len, after.values())), "; ".join(changed) or "–"))
+    counts = (
+        f"Of {len(asked)} models and {len(asked) * len(CAUSES)} decisions, {total} are wrong by all rules."
+    )
+    return f"{counts}\n\n{markdown_table(['without the rule', 'wrong decisions', 'what changes'], rows)}"
 
 
 def describe_scores(results: Mapping[str, Any]) -> str:

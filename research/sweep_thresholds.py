@@ -33,9 +33,20 @@ from mmprobe.diagnosis.rules import CONTROL, UNKNOWN, measure_causes
 from mmprobe.diagnosis.run import read_records
 from mmprobe.diagnosis.table import Table
 from mmprobe.files import json_lines
+from mmprobe.notebook import markdown_table
 from mmprobe.samples import Sample, load_samples
 
 REAL = Path(__file__).parent / "organisms" / "real"
+COLUMNS = (
+    "threshold",
+    "value",
+    "range",
+    "without it",
+    "with it",
+    "wrong at half of it",
+    "wrong as it is",
+    "wrong at twice",
+)
 FACTORS = (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)
 SHARED = ("unused_effect", "wrong_share", "wrong_times", "usual_share", "least_low")
 OWN = {  # thresholds that a single test has, beside that of its cause
@@ -243,33 +254,30 @@ def page_parts(asked: Sequence[DiagnosedModel]) -> PageParts:
     models = {each.subject.name: each.kind for each in asked}
     kinds = sorted(set(models.values()))
     listed = ", ".join(f"{sum(kind == own for own in models.values())} ({kind})" for kind in kinds)
-    lines = [
-        "| threshold | value | range | without it | with it | wrong at half of it | wrong as it is | wrong at twice |",
-        "|---" * 8 + "|",
-    ]
+    rows: list[tuple[object, ...]] = []
     for name, counts in found.items():
         value = get_threshold(name)
         low, high = find_range(counts)
         others, own = find_gap(scored, name) if name in CAUSES else ("", "")
-        lines.append(
-            f"| `{name}` | {value:g} | {low * value:.3g} to {high * value:.3g} | {others} | {own} | {counts.get(0.5, '–')} | {counts[1.0]} | {counts.get(2.0, '–')} |"
-        )
-    models_lines = ["| development models | models | decisions | wrong | which |", "|---" * 5 + "|"]
+        wrong_at = (counts.get(0.5, "–"), counts[1.0], counts.get(2.0, "–"))
+        between = f"{low * value:.3g} to {high * value:.3g}"
+        rows.append((f"`{name}`", f"{value:g}", between, others, own, *wrong_at))
+    kind_rows: list[tuple[object, ...]] = []
     for kind in kinds:
         own = [each for each in scored if each.kind == kind]
         wrong = [each for each in wrong_ones if each.kind == kind]
         which = ", ".join(dict.fromkeys(f"`{each.model}` {each.cause}" for each in wrong))
-        models_lines.append(
-            f"| {kind} | {len({each.model for each in own})} | {len(own)} | {len(wrong)} | {which or '–'} |"
-        )
+        kind_rows.append((kind, len({each.model for each in own}), len(own), len(wrong), which or "–"))
     parts = {
         "thresholds-models": f"{len(models)} models: {listed}",
         "thresholds-factors": ", ".join(f"{factor:g}" for factor in FACTORS if factor != 1),
         "thresholds-causes": len(CAUSES),
         "thresholds-decisions": len(scored),
         "thresholds-wrong": len(wrong_ones),
-        "thresholds-table": "\n".join(lines),
-        "thresholds-kinds": "\n".join(models_lines),
+        "thresholds-table": markdown_table(COLUMNS, rows),
+        "thresholds-kinds": markdown_table(
+            ["development models", "models", "decisions", "wrong", "which"], kind_rows
+        ),
     }
     return parts | gaps_parts(*measure_gaps(asked, limits), limits)
 

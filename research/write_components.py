@@ -20,6 +20,7 @@ from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.interventions import generate_batch, load_method
 from mmprobe.models import Model
 from mmprobe.models.components import ComponentList
+from mmprobe.notebook import markdown_table
 from mmprobe.probes.components.ranking import BY
 from mmprobe.samples import Sample, image_sets
 from mmprobe.settings import AskSettings
@@ -49,17 +50,17 @@ def main() -> None:
             measure_right(model, rest, mp.probes.random_components(model, heads["patching"], seed)).value
             for seed in range(DRAWS)
         ]
-        rows = ["| by | first heads | stability | same first | right | p |", "|---|---|---|---|---|---|"]
+        rows = []
         for by, ds in listed.items():
             right = measure_right(model, rest, heads[by])
             names = ", ".join(each.name.removeprefix("head ") for each in heads[by].components)
             p = (1 + sum(value <= right.value for value in drawn)) / (DRAWS + 1)
             agree = [f"{read_estimate(ds, name):.2f}" for name in ("stability", "stability_top")]
-            rows.append(f"| `{by}` | {names} | {agree[0]} | {agree[1]} | {right:.2f} | {p:.3f} |")
+            rows.append([f"`{by}`", names, *agree, f"{right:.2f}", f"{p:.3f}"])
     low, high = np.quantile(drawn, [0.025, 0.975])
     parts = {
 "plain": f"{plain:.2f}",
-"table": "\n".join(rows),
+"table": markdown_table(["by", "first heads", "stability", "same first", "right", "p"], rows),
 "random-mean": f"{float(np.mean(drawn)):.2f}",
 "random-low": f"{low:.2f}",
 "random-high": f"{high:.2f}",

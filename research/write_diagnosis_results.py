@@ -25,7 +25,7 @@ import argparse
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,8 @@ from mmprobe.diagnosis.bench.scoring import DEVELOPMENT, ToolResult, answers_aur
 from mmprobe.diagnosis.causes import CAUSES, find_implied
 from mmprobe.diagnosis.rules import CONTROL, UNKNOWN
 from mmprobe.files import json_lines, read_record
+from mmprobe.notebook import markdown_table
+from mmprobe.stats.estimate import Estimate
 
 HELD_OUT = (3, 4)
 FRESH = 5  # the seed of models that were planted after all rules and thresholds were fixed; they do not ship
@@ -79,33 +81,33 @@ def models_line(rows: list[ToolResult]) -> str:
 
 def scores_table(scored: ScoredTools, split: str) -> str:
     """Return a table with a row for each tool."""
-    lines = [f"| tool, {split} | " + " | ".join(COLUMNS.values()) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
-    for name, own in scored.measures[split].items():
-        lines.append(f"| {name} | " + " | ".join(format_score(own[key]) for key in COLUMNS) + " |")
-    return "\n".join(lines)
+    rows = ([name, *format_scores(own, COLUMNS)] for name, own in scored.measures[split].items())
+    return markdown_table([f"tool, {split}", *COLUMNS.values()], rows)
+
+
+def format_scores(measures: Mapping[str, Estimate[float]], names: Iterable[str]) -> list[str]:
+    """Return the cells of some scores."""
+    return [format_score(measures[name]) for name in names]
 
 
 def causes_auroc(scored: ScoredTools, split: str) -> str:
     """Return a table of the AUROC of each cause against control, by tool."""
-    lines = [f"| AUROC, {split} | " + " | ".join(CAUSES) + " |", "|---" * (len(CAUSES) + 1) + "|"]
-    for name, own in scored.measures[split].items():
-        lines.append(
-            f"| {name} | " + " | ".join(format_score(own[f"auroc {cause}"]) for cause in CAUSES) + " |"
-        )
-    return "\n".join(lines)
+    names = [f"auroc {cause}" for cause in CAUSES]
+    rows = ([name, *format_scores(own, names)] for name, own in scored.measures[split].items())
+    return markdown_table([f"AUROC, {split}", *CAUSES], rows)
 
 
 def seeds_table(rows: list[ToolResult]) -> str:
     """Return the scores of the diagnosis for each held-out seed alone."""
     own = [row for row in rows if row.tool == "diagnosis"]
     development = [row for row in own if row.split == DEVELOPMENT]
-    lines = ["| diagnosis | " + " | ".join(COLUMNS.values()) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
+    seeds = []
     for seed in (*HELD_OUT, FRESH):
         chosen = [row for row in own if row.model.endswith(f"-{seed}")]
         if chosen:
             found = score_tool([*development, *chosen])
-            lines.append(f"| seed {seed} | " + " | ".join(format_score(found[key]) for key in COLUMNS) + " |")
-    return "\n".join(lines)
+            seeds.append([f"seed {seed}", *format_scores(found, COLUMNS)])
+    return markdown_table(["diagnosis", *COLUMNS.values()], seeds)
 
 
 def clean_test(rows: list[ToolResult]) -> str:
@@ -136,16 +138,14 @@ def misses_list(rows: list[ToolResult]) -> str:
 
 def confusion_table(scored: ScoredTools, split: str) -> str:
     """Return how many models of each cause the diagnosis names as what."""
-    table = scored.confusions[split].get("diagnosis", {})
-    columns = [
-        name for name in (*CAUSES, CONTROL, UNKNOWN) if any(name in counts for counts in table.values())
-    ]
-    if not table:
+    confusion = scored.confusions[split].get("diagnosis", {})
+    if not confusion:
         return f"No {split} model is scored yet."
-    lines = [f"| planted, {split} | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-    for cause in sorted(table, key=lambda name: [*CAUSES, CONTROL, UNKNOWN].index(name.split(" + ")[0])):
-        lines.append(f"| {cause} | " + " | ".join(str(table[cause].get(name, "")) for name in columns) + " |")
-    return "\n".join(lines)
+    names = [*CAUSES, CONTROL, UNKNOWN]
+    columns = [name for name in names if any(name in counts for counts in confusion.values())]
+    planted = sorted(confusion, key=lambda name: names.index(name.split(" + ")[0]))
+    rows = ([cause, *(confusion[cause].get(name, "") for name in columns)] for cause in planted)
+    return markdown_table([f"planted, {split}", *columns], rows)
 
 
 def read_plants(folder: Path | None) -> list[ToolResult]:
@@ -176,15 +176,12 @@ def plants_parts(folder: Path, cards: Sequence[Path] = ()) -> Pages:
         "passes": "passes an answer",
         "stable": "same verdict on all draws",
     }
-    lines = [f"| diagnosis, {pairs} pairs | models | " + " | ".join(columns.values()) + " |"]
-    lines.append("|---" * (len(columns) + 2) + "|")
+    lines = []
     splits = [split for split in (OTHER_WAYS, DEVELOPMENT) if any(row.split == split for row in rows)]
     for split in splits:
         own = scored.measures[split]["diagnosis"] | {"stable": stable.measures[split]["diagnosis"]["stable"]}
         models = len({row.model for row in rows if row.split == split})
-        lines.append(
-            f"| {split} | {models} | " + " | ".join(format_score(own[key]) for key in columns) + " |"
-        )
+        lines.append([split, models, *format_scores(own, columns)])
     seeds = {int(row.model.rpartition("-")[2]) for row in rows if row.split == OTHER_WAYS}
     record = {
         "plants-pairs": pairs,
@@ -195,7 +192,7 @@ def plants_parts(folder: Path, cards: Sequence[Path] = ()) -> Pages:
     if cards:
         record["plants-failed"] = failed_list(cards)
     results = {
-        "plants-table": "\n".join(lines),
+        "plants-table": markdown_table([f"diagnosis, {pairs} pairs", "models", *columns.values()], lines),
         "plants-kinds": _count_kinds(rows, splits),
         "plants-draws": _count_draws(rows),
         "plants-goals": _say_missed(scored, stable),
@@ -216,9 +213,7 @@ def others_parts(first: Sequence[Path], again: Sequence[Path]) -> Pages:
         "mean_auroc": "AUROC, mean over causes",
         "passes": "passes an answer",
     }
-    lines = ["| plants made by others | models | " + " | ".join(columns.values()) + " |"]
-    lines.append("|---" * (len(columns) + 2) + "|")
-    record = {}
+    lines, record = [], {}
     for name, words, folders in (
         ("first", "when they were finished", first),
         ("again", "by the rules as they are", again),
@@ -226,12 +221,11 @@ def others_parts(first: Sequence[Path], again: Sequence[Path]) -> Pages:
         rows = [row for folder in folders for row in read_plants(folder)]
         scored = score_rows(rows)
         own = scored.measures[OTHER_WAYS]["diagnosis"]
-        lines.append(
-            f"| {words} | {len(rows)} | " + " | ".join(format_score(own[key]) for key in columns) + " |"
-        )
+        lines.append([words, len(rows), *format_scores(own, columns)])
         record[f"others-{name}"] = plant_misses(rows)
         record["others-confusion"] = confusion_table(scored, OTHER_WAYS)
-    return {RESULTS: {"others-table": "\n".join(lines)}, RECORD: record}
+    scores = markdown_table(["plants made by others", "models", *columns.values()], lines)
+    return {RESULTS: {"others-table": scores}, RECORD: record}
 
 
 def failed_list(cards: Sequence[Path]) -> str:
@@ -258,19 +252,19 @@ def real_parts(folder: Path, plants: Path = PLANTS_OF_REAL) -> Pages:
     }
     cards = {file.parent.name: read_record(file, Plant) for file in sorted(plants.glob(f"*/{CARD}"))}
     own = set(KNOWN) | (_named_causes(found[AS_IT_IS]) if AS_IT_IS in found else set())
-    lines = ["| plant | way | what was planted | check | named | true |", "|---" * 6 + "|"]
+    rows = []
     if AS_IT_IS in found:
         named = _describe_named(found[AS_IT_IS])
-        lines.append(f"| the model as it is | – | nothing | – | {named} | – |")
+        rows.append(("the model as it is", "–", "nothing", "–", named, "–"))
     scored = 0
     for name, card in cards.items():
         if name in found:
             verdict = judge_plant(card, _named_causes(found[name]), own)
             scored += verdict == "yes"
-            lines.append(
-                f"| `{name}` | {card.kind} | {', '.join(card.causes) or CONTROL}: {card.about} | "
-                f"{describe_checks(card.model_dump())} | {_describe_named(found[name], card.causes)} | {verdict} |"
-            )
+            planted = f"{', '.join(card.causes) or CONTROL}: {card.about}"
+            checks = describe_checks(card.model_dump())
+            said_of = _describe_named(found[name], card.causes)
+            rows.append((f"`{name}`", card.kind, planted, checks, said_of, verdict))
     waiting = [
         f"`{name}` ({', '.join(card.causes) or CONTROL})" for name, card in cards.items() if name not in found
     ]
@@ -291,7 +285,8 @@ def real_parts(folder: Path, plants: Path = PLANTS_OF_REAL) -> Pages:
     left = [f"`{name}`" for name in WAYS if not (plants / name).is_dir()]
     if left:
         said += f" The script has further ways, which are not planted yet: {', '.join(left)}."
-    parts = {"real-asked": asked, "real-pairs": pairs, "real-table": "\n".join(lines), "real-verdict": said}
+    parts = {"real-asked": asked, "real-pairs": pairs, "real-verdict": said}
+    parts["real-table"] = markdown_table(["plant", "way", "what was planted", "check", "named", "true"], rows)
     parts["real-effects"] = effects_table({name: found[name] for name in (AS_IT_IS, *cards) if name in found})
     passes = [
         each["forward_passes_per_answer"] for each in found.values() if "forward_passes_per_answer" in each
@@ -349,12 +344,8 @@ def effects_table(found: Mapping[str, Mapping[str, Any]]) -> str:
                 words = "{} [{}, {}] ({})".format(*percent, row["n"])
                 named = row["test"] in diagnosis["verdict"]
                 effects.setdefault(row["test"], {})[name] = f"**{words}**" if named else words
-    lines = ["| test | " + " | ".join(f"`{name}`" for name in found) + " |", "|---" * (len(found) + 1) + "|"]
-    lines += [
-        f"| `{test}` | " + " | ".join(own.get(name, "–") for name in found) + " |"
-        for test, own in effects.items()
-    ]
-    return "\n".join(lines)
+    rows = ([f"`{test}`", *(own.get(name, "–") for name in found)] for test, own in effects.items())
+    return markdown_table(["test", *(f"`{name}`" for name in found)], rows)
 
 
 def judge_plant(card: Plant, named: set[str], own: set[str]) -> str:
@@ -400,10 +391,7 @@ def later_parts(folder: Path, cards: Path) -> Pages:
         )
         for row in rows
     }
-    lines = [
-        "| cause | plant | split, kind | check | its score | threshold | named | the highest score of others |"
-    ]
-    lines.append("|---" * 8 + "|")
+    lines = []
     for cause in LATER:
         others = [(_score_of(found[row.model], cause), row) for row in rows if cause not in row.truth]
         scored = [(each["score"], row.model, each) for each, row in others if each["score"] is not None]
@@ -412,10 +400,11 @@ def later_parts(folder: Path, cards: Path) -> Pages:
         for row in sorted(rows, key=lambda row: (row.split != DEVELOPMENT, row.model)):
             if cause in row.truth:
                 card = json.loads((cards / row.model / CARD).read_text(encoding="utf-8"))
+                about, own = f"`{row.model}`: {card['about']}", _interval(_score_of(found[row.model], cause))
+                named, threshold = ", ".join(row.named or ()) or "nothing", f"{CAUSES[cause].threshold:.0%}"
+                kind = f"{row.split}, {row.kind}"
                 lines.append(
-                    f"| `{cause}` | `{row.model}`: {card['about']} | {row.split}, {row.kind} | {describe_checks(card)} | "
-                    f"{_interval(_score_of(found[row.model], cause))} | {CAUSES[cause].threshold:.0%} | "
-                    f"{', '.join(row.named or ()) or 'nothing'} | {highest} |"
+                    (f"`{cause}`", about, kind, describe_checks(card), own, threshold, named, highest)
                 )
     plants = [row for row in rows if row.truth & set(LATER)]
     named = sum(row.truth <= set(row.named or ()) for row in plants)

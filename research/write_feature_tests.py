@@ -26,6 +26,7 @@ from mmprobe.interventions import load_method
 from mmprobe.interventions.base import Method
 from mmprobe.models import Model
 from mmprobe.models.dictionaries import Dictionary, load_dictionary
+from mmprobe.notebook import markdown_table
 from mmprobe.samples import Sample, image_sets
 from mmprobe.settings import AskSettings
 from mmprobe.stats.auc import auc_without_groups, weighted_auc
@@ -94,15 +95,12 @@ def measure_effects(folder: Path, n: int) -> PageParts:
             measure_change(model, rest, kept, [feature], *change)
             for kept, change in ((own, ("ablate", 0.0)), (~own, ("clamp", values[-1])))
         ]
-        rows.append(f"| {name}, {feature} | {parts[0]} | {parts[1]} |")
+        rows.append([f"{name}, {feature}", *parts[0], *parts[1]])
     every, changes = np.ones(len(rest), bool), (("ablate", 0.0), ("clamp", float(np.mean(values))))
     parts = [measure_change(model, rest, every, random, *change) for change in changes]
-    rows.append(f"| random | {parts[0]} | {parts[1]} |")
-    return {
-"effects-table": '| feature | own | loss, ablated | changed | other | loss, clamped | changed |\n'
-'|---|---|---|---|---|---|---|\n'
- + "\n".join(rows),
-}  # fmt: skip
+    rows.append(["random", *parts[0], *parts[1]])
+    columns = ["feature", "own", "loss, ablated", "changed", "other", "loss, clamped", "changed"]
+    return {"effects-table": markdown_table(columns, rows)}
 
 
 def measure_change(
@@ -112,15 +110,16 @@ def measure_change(
     features: Sequence[int],
     action: str,
     value: float,
-) -> str:
+) -> list[str]:
     """Return the cells of a table: the number of answers, and the mean over features of their loss and of what changes."""
     chosen = [sample for sample, own in zip(samples, kept, strict=True) if own]
     if len(chosen) < 2:
-        return f"{len(chosen)} | | "
+        return [str(len(chosen)), "", ""]
     ds = mp.probes.feature_effects_run(model, chosen, features, "tiny-spd", action, value)
     loss = estimate_mean(ds.effect_by_sample.values.mean(1), image_sets(chosen), (None, None))
     moved = read_estimate(ds.isel(feature=0), "moved")
-    return f"{len(chosen)} | {loss:.2f} | {f'{moved:.2f}' if len(features) == 1 else f'{float(ds.moved.mean()):.2f}'}"
+    mean = f"{moved:.2f}" if len(features) == 1 else f"{float(ds.moved.mean()):.2f}"
+    return [str(len(chosen)), f"{loss:.2f}", mean]
 
 
 def measure_organisms(folder: Path, n: int) -> PageParts:
@@ -139,12 +138,11 @@ def measure_organisms(folder: Path, n: int) -> PageParts:
             mp.probes.features_run(model, rest, "tiny-spd").sel(group="visual"), "explained"
         )
         fires[name.removeprefix("organism:")] = explained, aucs["colours"]
-        numbers = " | ".join(f"{each:.3f}" for each in (explained, aucs["colours"], aucs["shapes"]))
-        rows.append(f"| `{name.removeprefix('organism:')}` | {right:.2f} | {numbers} |")
+        numbers = (f"{each:.3f}" for each in (explained, aucs["colours"], aucs["shapes"]))
+        rows.append([f"`{name.removeprefix('organism:')}`", f"{right:.2f}", *numbers])
     verdict = conclude({name: numbers for name, numbers in fires.items() if "blind" in name})
     return {
-        "organisms-table": "| organism | right | explained | colours | shapes |\n"
-        "|---|---|---|---|---|\n" + "\n".join(rows),
+        "organisms-table": markdown_table(["organism", "right", "explained", "colours", "shapes"], rows),
         "organisms-verdict": verdict,
     }
 
@@ -217,14 +215,12 @@ def measure_labels(folder: Path, n: int) -> PageParts:
         false = sum(bool(len(find_told(model, known, rng.permutation(own), texts))) for _ in range(SHUFFLES))
         unfaithful = [each for each, faithful in zip(known, own, strict=True) if not faithful]
         without, random = remove(model, unfaithful, told)
-        rows.append(
-            f"| `{subject.name}` | {int(own.sum())} | {len(unfaithful)} | {len(told)} | {false} of {SHUFFLES} | {without} | {random} |"
-        )
-        print(rows[-1], flush=True)
-    return {
-        "labels-table": "| organism | faithful | unfaithful | told | shuffled | without | random |\n"
-        "|---|---|---|---|---|---|---|\n" + "\n".join(rows),
-    }
+        shuffled = f"{false} of {SHUFFLES}"
+        counts = int(own.sum()), len(unfaithful), len(told), shuffled
+        rows.append((f"`{subject.name}`", *counts, without, random))
+        print(*rows[-1], flush=True)
+    columns = ["organism", "faithful", "unfaithful", "told", "shuffled", "without", "random"]
+    return {"labels-table": markdown_table(columns, rows)}
 
 
 def find_told(

@@ -28,6 +28,7 @@ from mmprobe.benchmarks.synthetic.scene import COLOURS, SHAPES
 from mmprobe.interventions import generate_batch, load_method
 from mmprobe.models import Model
 from mmprobe.models.dictionaries import Dictionary, load_dictionary
+from mmprobe.notebook import markdown_table
 from mmprobe.probes.answer_records import RunAnswer
 from mmprobe.probes.features.run import GROUPS, read_states
 from mmprobe.samples import Sample, image_sets
@@ -45,6 +46,7 @@ DRAWS = 3  # random features for each colour
 SHUFFLES = 10
 ENOUGH = 0.95
 COLUMNS = "ABCD"
+FeatureRow = tuple[object, ...]
 
 
 class Cells(NamedTuple):
@@ -73,11 +75,11 @@ def main() -> None:
         first, rest = asked[:HALF], asked[HALF:]
         ds = mp.probes.features_run(model, rest, "tiny-spd")
         fit = [
-            f"| {group} | {int(ds.n_tokens.sel(group=group)):,} | "
-            + " | ".join(
-                f"{read_estimate(ds.sel(group=group), name):.3f}" for name in ("explained", "l0", "dead")
-            )
-            + " |"
+            [
+                group,
+                f"{int(ds.n_tokens.sel(group=group)):,}",
+                *(f"{read_estimate(ds.sel(group=group), name):.3f}" for name in ("explained", "l0", "dead")),
+            ]
             for group in GROUPS
         ]
         cells = [read_cells(model, dictionary, part) for part in (first, rest)]
@@ -85,28 +87,25 @@ def main() -> None:
         clamps, by_colour = measure_clamps(model, dictionary, cells[0], rest[:ASKED])
         told, false = measure_labels(model, described[:HALF])
     version, cases, difference = compare_with_saelens()
+    aurocs = ("attribute", "feature", "AUROC, all cells", "AUROC, objects", "linear, all cells")
     parts = {
-"version": version,
-"difference": f"{difference:.1e}",
-"features": dictionary.n_features,
-"active": dictionary.k,
-"layer": dictionary.reads[1],
-"fit": '| tokens | n | variance explained | active features | share never active |\n'
-'|---|---|---|---|---|\n'
- + "\n".join(fit),
-"attributes": '| attribute | feature | AUROC, all cells | AUROC, objects | linear, all cells |\n'
-'|---|---|---|---|---|\n'
- + "\n".join(attributes),
-"conclusion": conclusion,
-"clamps": '| clamped to | feature | answers | to the colour | changed |\n'
-'|---|---|---|---|---|\n'
- + "\n".join(clamps),
-"by-colour": '| colour | feature | to the colour | random, to the colour |\n'
-'|---|---|---|---|\n'
- + "\n".join(by_colour),
-"told": told,
-"false": false,
-}  # fmt: skip
+        "version": version,
+        "difference": f"{difference:.1e}",
+        "features": dictionary.n_features,
+        "active": dictionary.k,
+        "layer": dictionary.reads[1],
+        "fit": markdown_table(
+            ["tokens", "n", "variance explained", "active features", "share never active"], fit
+        ),
+        "attributes": markdown_table(aurocs, attributes),
+        "conclusion": conclusion,
+        "clamps": markdown_table(["clamped to", "feature", "answers", "to the colour", "changed"], clamps),
+        "by-colour": markdown_table(
+            ["colour", "feature", "to the colour", "random, to the colour"], by_colour
+        ),
+        "told": told,
+        "false": false,
+    }
     fill_pages({"docs/features.md": parts})
 
 
@@ -155,7 +154,7 @@ def choose_feature(cells: Cells, name: str, among: np.ndarray) -> int:
     return int(np.argmax(aucs))
 
 
-def measure_attributes(first: Cells, rest: Cells) -> tuple[list[str], str]:
+def measure_attributes(first: Cells, rest: Cells) -> tuple[list[FeatureRow], str]:
     """Return the rows of the table, and what it says."""
     rows, found, missing = [], [], []
     kinds = {"colour": list(COLOURS), "shape": list(SHAPES), "cell": ["A1", "B2", "C3", "D4"]}
@@ -172,7 +171,8 @@ def measure_attributes(first: Cells, rest: Cells) -> tuple[list[str], str]:
             )
             linear.fit(first.states, first.having(name))
             known = estimate_auc(linear.decision_function(rest.states), own, rest.sets)
-            rows.append(f"| {kind} {name} | {feature} | {whole:.3f} | {among:.3f} | {known:.3f} |")
+            aucs = (f"{each:.3f}" for each in (whole, among, known))
+            rows.append((f"{kind} {name}", feature, *aucs))
             if kind == "cell":
                 position.append((name, whole.value, known.value))
             else:
@@ -199,7 +199,7 @@ def measure_attributes(first: Cells, rest: Cells) -> tuple[list[str], str]:
 
 def measure_clamps(
     model: Model, dictionary: Dictionary, first: Cells, samples: Sequence[Sample]
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[FeatureRow], list[FeatureRow]]:
     """Return the rows of the two tables of clamps."""
     shows = first.objects != ""
     alive = np.flatnonzero((first.activations > 0).any(0))
@@ -224,11 +224,10 @@ def measure_clamps(
                 turned[kind] += found
                 per_colour.append(_share(found, 0))
             if multiple == MULTIPLES[-1]:
-                by_colour.append(f"| {name} | {feature} | {per_colour[0]:.2f} | {per_colour[1]:.2f} |")
+                by_colour.append((name, feature, *(f"{share:.2f}" for share in per_colour)))
         for kind, label in (("own", "the colour's"), ("random", "random")):
-            rows.append(
-                f"| {multiple} x mean | {label} | {len(turned[kind])} | {_share(turned[kind], 0):.2f} | {_share(turned[kind], 1):.2f} |"
-            )
+            shares = (f"{_share(turned[kind], place):.2f}" for place in (0, 1))
+            rows.append((f"{multiple} x mean", label, len(turned[kind]), *shares))
     return rows, by_colour
 
 

@@ -41,6 +41,7 @@ from mmprobe.cache import Run
 from mmprobe.cli.analyze import intervene
 from mmprobe.errors import NotApplicable
 from mmprobe.models import Model
+from mmprobe.notebook import markdown_table
 from mmprobe.probes import attribute, compare_with_regions, run_probes
 from mmprobe.stats.estimate import Estimate, read_estimate
 
@@ -49,7 +50,6 @@ QUESTIONS = {"verdicts": ("same", "different"), "steps": ("steps",)}
 MAX_NEW_TOKENS = 128
 ATTRIBUTED = 40  # answers with attributions, which take long
 EVERY = 16  # steps between two attributed tokens
-ATTENTION = ("attention_decay", "attention_ratio")
 INTERVENED = 80  # answers of each run with interventions
 
 
@@ -155,27 +155,25 @@ def measure_attributions(model: Model, run: Run, file: Path) -> dict[str, np.nda
     return {method: np.array(method_lifts) for method, method_lifts in lifts.items()}
 
 
-def make_table(ds: xr.Dataset) -> list[str]:
-    """Return the lines of a table of findings, two for each claim: the correlation and the intervention."""
-    lines = [
-        "| claim | paper | evidence | measured | value [95 %] | n | verdict |",
-        "|---|---|---|---|---|---|---|",
-    ]
+def make_table(ds: xr.Dataset) -> str:
+    """Return a table of findings, two rows for each claim: the correlation and the intervention."""
+    rows = []
     for number in range(ds.sizes["finding"]):
         row = {str(name): ds[name].values[number] for name in ds}
-        lines.append(f"| {row['claim']} | {row['source']} | correlation | {make_cells(row, '')} |")
+        rows.append([row["claim"], row["source"], "correlation", *make_cells(row, "")])
         done = f"If {row['intervention']}: " if row["intervention"] else ""
-        lines.append(f"| | | intervention | {done}{make_cells(row, 'causal_')} |")
-    return lines
+        measured, *others = make_cells(row, "causal_")
+        rows.append(["", "", "intervention", done + measured, *others])
+    return markdown_table(["claim", "paper", "evidence", "measured", "value [95 %]", "n", "verdict"], rows)
 
 
-def make_cells(row: dict[str, Any], prefix: str) -> str:
+def make_cells(row: dict[str, Any], prefix: str) -> list[str]:
     """Return the cells of a measure, its numbers and its verdict."""
     measure, value, low, high, n, verdict = (
         row[f"{prefix}{name}"] for name in ("measure", "value", "low", "high", "n", "verdict")
     )
     numbers = f"{value:+.4g} [{low:+.4g}, {high:+.4g}]" if np.isfinite(low) else "–"
-    return f"{measure or '–'} | {numbers} | {n or '–'} | **{verdict}**"
+    return [measure or "–", numbers, str(n or "–"), f"**{verdict}**"]
 
 
 def count_agreement(tables: list[xr.Dataset]) -> str:
@@ -222,7 +220,7 @@ def write_findings(
     own, of_steps = test_own_claims(datasets, attributed), datasets["steps"]["claim_interventions"]
     tables.append(add_twins(own, of_steps, RunAnswers(runs["steps"])))
     bad = {name: sum(run.faithful(id_) is False for id_ in run.ids) for name, run in runs.items()}
-    of_verdicts, of_steps_table, beyond = ("\n".join(make_table(table)) for table in tables)
+    of_verdicts, of_steps_table, beyond = map(make_table, tables)
     parts = {
         "layers": model.n_layers,
         "bad-verdicts": bad["verdicts"],

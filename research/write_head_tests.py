@@ -25,6 +25,7 @@ from mmprobe.interventions import load_methods
 from mmprobe.models import Model
 from mmprobe.models.components import Component, ComponentList
 from mmprobe.models.organisms import card
+from mmprobe.notebook import markdown_table
 from mmprobe.samples import Sample
 from mmprobe.settings import AskSettings
 from mmprobe.stats.estimate import Estimate, estimate_mean
@@ -58,11 +59,8 @@ def main() -> None:
 def test_benchmarks(n: int, draws: int) -> PageParts:
     """Return the parts of the section about benchmarks."""
     model = mp.load_model("tiny-spd", device="cpu")
-    rows = [
-        "| benchmark | metric | n | plain | without | random | p | q |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    tested: list[tuple[str, float]] = []
+    rows: list[list[object]] = []
+    tested: list[tuple[list[object], float]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         samples = mp.load_samples(make_pairs(folder / "pairs", n=n, seed=SEED, differences=(1, 1)))
@@ -87,21 +85,18 @@ def test_benchmarks(n: int, draws: int) -> PageParts:
                 values = np.array([each[metric]["value"] for each in drawn], dtype=float)
                 values = values[np.isfinite(values)]
                 if own["value"] is None or left["value"] is None or not len(values):
-                    rows.append(f"| {benchmark} | {metric} | {own['n']} | undefined | | | | |")
+                    rows.append([benchmark, metric, own["n"], "undefined", "", "", "", ""])
                     continue
                 moved = np.abs(values - own["value"]) >= abs(left["value"] - own["value"]) - 1e-12
                 low, high = central_range(values)
-                row = (
-                    f"| {benchmark} | {metric} | {own['n']} | {show(own)} | {show(left)} | {values.mean():.2f} "
-                    f"[{low:.2f}, {high:.2f}]"
-                )
+                random = f"{values.mean():.2f} [{low:.2f}, {high:.2f}]"
+                row = [benchmark, metric, own["n"], show(own), show(left), random]
                 tested.append((row, (1 + moved.sum()) / (len(values) + 1)))
         adjusted = false_discovery_control([p for _, p in tested])
-        rows += [f"{row} | {p:.3f} | {q:.3f} |" for (row, p), q in zip(tested, adjusted, strict=True)]
+        rows += [[*row, f"{p:.3f}", f"{q:.3f}"] for (row, p), q in zip(tested, adjusted, strict=True)]
     listed = ", ".join(each.name for each in heads.components)
-    return {
-        "benchmarks-table": "\n".join([*rows, "", f"The heads: {listed}."]),
-    }
+    metrics = markdown_table(["benchmark", "metric", "n", "plain", "without", "random", "p", "q"], rows)
+    return {"benchmarks-table": f"{metrics}\n\nThe heads: {listed}."}
 
 
 def show(metric: dict[str, float]) -> str:
@@ -126,10 +121,8 @@ def names_of(listed: ComponentList) -> str:
 
 def test_organisms(cases: int, draws: int) -> None:
     """Write the section about organisms, after each organism."""
-    rows = [
-        "| cause | organism | n | plain | heads | without | random | harm to the control |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    columns = ("cause", "organism", "n", "plain", "heads", "without", "random", "harm to the control")
+    rows = []
     control, cured = ORGANISMS[0], []
     with tempfile.TemporaryDirectory() as name:
         harmed = HeadSubject(control, Path(name), cases)
@@ -153,11 +146,10 @@ def test_organisms(cases: int, draws: int) -> None:
             if without.value > max(drawn) and without.value > plain.high and harm <= 0.1:
                 cured.append(cause)
             short = ", ".join(each.removeprefix("head ") for each in best)
-            rows.append(
-                f"| {cause} | `{organism}` | {len(subject.rest)} | {plain:.2f} | {short} | {without:.2f} | "
-                f"{np.mean(drawn):.2f}, {max(drawn):.2f} | {harm:.2f} |"
-            )
-            print(rows[-1], flush=True)
+            random = f"{np.mean(drawn):.2f}, {max(drawn):.2f}"
+            measured = f"{plain:.2f}", short, f"{without:.2f}", random, f"{harm:.2f}"
+            rows.append((cause, f"`{organism}`", len(subject.rest), *measured))
+            print(*rows[-1], flush=True)
             verdict = (
                 f"Removing heads cures, by this measure: {', '.join(cured)}; no other cause of the table."
                 if cured
@@ -167,7 +159,7 @@ def test_organisms(cases: int, draws: int) -> None:
                 "and where no head alone changes any answer all scores are equal and the first heads are the first by number "
                 "(0.0, 0.1, 0.2)."
             )
-            parts = {"organisms-table": "\n".join(rows), "organisms-verdict": verdict}
+            parts = {"organisms-table": markdown_table(columns, rows), "organisms-verdict": verdict}
             fill_pages({"docs/components.md": parts})  # after each organism, since each takes minutes
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from page import PageParts, fill_pages
 from scipy.special import ndtr, ndtri
 
+from mmprobe.notebook import markdown_table
 from mmprobe.stats.intervals import Interval, mean_interval
 
 REPETITIONS = 4000
@@ -99,16 +100,14 @@ def simulate(repetitions: int = REPETITIONS) -> Iterator[CoverageCell]:
 
 def write_table(cells: list[CoverageCell]) -> str:
     """Return a Markdown table; cells outside 93 to 97 % are bold."""
-    lines = [
-        "| data | samples a set | samples | sets | correlation | covered | percentile |",
-        "|---|---|--:|--:|--:|--:|--:|",
-    ]
+    columns = ("data", "samples a set", "samples", "sets", "correlation", "covered", "percentile")
+    rows: list[tuple[object, ...]] = []
     for cell in cells:
         covered = f"{cell.covered:.3f}"
         bold = covered if 0.93 <= cell.covered <= 0.97 else f"**{covered}**"
-        shape = f"{cell.sizes} | {cell.n} | {cell.sets} | {cell.correlation:g}"
-        lines.append(f"| {cell.data} | {shape} | {bold} | {cell.covered_before:.3f} |")
-    return "\n".join(lines)
+        shape = cell.data, cell.sizes, cell.n, cell.sets, f"{cell.correlation:g}"
+        rows.append((*shape, bold, f"{cell.covered_before:.3f}"))
+    return markdown_table(columns, rows)
 
 
 def page_parts(cells: list[CoverageCell]) -> PageParts:

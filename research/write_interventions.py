@@ -36,6 +36,7 @@ from mmprobe.interventions import METHODS, load_method
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import parse_value
 from mmprobe.models import Model
+from mmprobe.notebook import markdown_table
 from mmprobe.samples import image_sets
 from mmprobe.stats.estimate import estimate_mean
 from mmprobe.stats.intervals import QUANTITY
@@ -112,7 +113,7 @@ def write_internals(model: Model, contenders: Sequence[Contender], folder: Path)
         )
         by_contender[contender.name] = _measure_traces(run)
     plain = by_contender["plain"]
-    lines = [f"| method | {' | '.join(plain)} |", "|---" * (len(plain) + 1) + "|"]
+    rows = []
     for name, measures in by_contender.items():
         cells = []
         for measure, values in measures.items():
@@ -124,8 +125,8 @@ def write_internals(model: Model, contenders: Sequence[Contender], folder: Path)
                 difference = estimate_mean(differences[known], image_sets(samples)[known], QUANTITY)
                 text += f"<br>{write_difference(difference, digits)}"
             cells.append(text)
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([name, *cells])
+    return markdown_table(["method", *plain], rows)
 
 
 def _measure_traces(run: mp.Run) -> dict[str, np.ndarray]:

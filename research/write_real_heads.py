@@ -17,6 +17,7 @@ from write_components import measure_right
 import mmprobe as mp
 from mmprobe.benchmarks.things.pairs import make_things
 from mmprobe.benchmarks.things.scene import COLOURS
+from mmprobe.notebook import markdown_table
 from mmprobe.samples import Sample
 from mmprobe.stats.estimate import read_estimate
 
@@ -57,23 +58,20 @@ def main() -> None:
         )
         heads = mp.probes.list_components(ranking, HEADS)
         drawn = [mp.probes.random_components(model, heads, seed) for seed in range(DRAWS)]
-        rows = [
-            "| question asks for | n | plain | without the first heads | without random heads |",
-            "|---|---|---|---|---|",
-        ]
+        rows = []
         for kind, about in ASKED.items():
             rest = [each for each in samples if each.metadata["type"] == kind and int(each.id[:4]) >= RANKED]
             plain, without, *others = (
                 measure_right(model, rest, listed, is_right, BATCH) for listed in (None, heads, *drawn)
             )
             values = [each.value for each in others]
-            rows.append(
-                f"| {about} | {len(rest)} | {plain:.2f} | {without:.2f} | {np.mean(values):.2f}, {min(values):.2f} to {max(values):.2f} |"
-            )
+            random = f"{np.mean(values):.2f}, {min(values):.2f} to {max(values):.2f}"
+            rows.append((about, len(rest), f"{plain:.2f}", f"{without:.2f}", random))
+    columns = ("question asks for", "n", "plain", "without the first heads", "without random heads")
     names = ", ".join(each.name.removeprefix("head ") for each in heads.components)
     agree = {name: f"{read_estimate(ranking, name):.2f}" for name in ("stability", "stability_top")}
     parts = {
-        "real-table": "\n".join(rows),
+        "real-table": markdown_table(columns, rows),
         "real-heads": names,
         "real-stability": agree["stability"],
         "real-top": agree["stability_top"],

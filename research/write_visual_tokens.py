@@ -16,6 +16,7 @@ from page import fill_pages
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.models import Model
+from mmprobe.notebook import markdown_table
 from mmprobe.probes.answers import find_ids
 from mmprobe.probes.visual_tokens.run import LENSES
 from mmprobe.samples import Sample, image_sets
@@ -26,6 +27,7 @@ MODELS = (
     "organism:blind-rolled-0", "organism:blind-likely-0", "organism:misperceives-swapped-0",
 )  # fmt: skip
 SEED = 4_000_000  # of images that no training and no other page uses
+MEASURES = {"named": "own", "elsewhere": "other cells", "shuffled": "shuffled", "cell_auc": "AUC"}
 HALF = 24  # images on which the layer is chosen, and as many others on which it is measured
 KINDS = {"colour": "colours", "thing": "shapes"}
 
@@ -72,27 +74,23 @@ def measure(model: Model, samples: list[Sample]) -> LensMeasures:
 
 def table_by_layer(ds: xr.Dataset) -> str:
     """Return the table of one model: each lens and layer, colours and shapes together."""
-    rows = ["| lens | layer | own | other cells | shuffled | AUC |", "|---|---|---|---|---|---|"]
+    rows = []
     for lens in LENSES:
         for layer in ds.layer.values.tolist():
-            cells = _format(ds.sel(lens=lens, layer=layer, kind="all"))
-            rows.append(f"| `{lens}` | {layer} | {cells} |")
-    return "\n".join(rows)
+            rows.append([f"`{lens}`", layer, *_format(ds.sel(lens=lens, layer=layer, kind="all"))])
+    return markdown_table(["lens", "layer", *MEASURES.values()], rows)
 
 
 def table_by_model(measured: dict[str, LensMeasures]) -> str:
     """Return the table of all models, at the layer that other images chose."""
-    rows = [
-        "| model | says | words | lens | layer | own | other cells | shuffled | AUC |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for name, each in measured.items():
         for kind, words in KINDS.items():
             for lens in LENSES:
                 layer = choose_layer(each.chosen, lens, kind)
                 cells = _format(each.held_out.sel(lens=lens, layer=layer, kind=kind))
-                rows.append(f"| `{name}` | {each.says:.2f} | {words} | `{lens}` | {layer} | {cells} |")
-    return "\n".join(rows)
+                rows.append([f"`{name}`", f"{each.says:.2f}", words, f"`{lens}`", layer, *cells])
+    return markdown_table(["model", "says", "words", "lens", "layer", *MEASURES.values()], rows)
 
 
 def choose_layer(ds: xr.Dataset, lens: str, kind: str) -> int:
@@ -100,9 +98,8 @@ def choose_layer(ds: xr.Dataset, lens: str, kind: str) -> int:
     return int(ds.cell_auc.sel(lens=lens, kind=kind).idxmax("layer"))
 
 
-def _format(ds: xr.Dataset) -> str:
-    names = ("named", "elsewhere", "shuffled", "cell_auc")
-    return " | ".join(f"{read_estimate(ds, name):.2f}" for name in names)
+def _format(ds: xr.Dataset) -> list[str]:
+    return [f"{read_estimate(ds, name):.2f}" for name in MEASURES]
 
 
 def conclude(measured: dict[str, LensMeasures]) -> str:

@@ -35,6 +35,7 @@ from mmprobe.models import Model
 from mmprobe.models.components import Component, ComponentList
 from mmprobe.models.dictionaries import load_dictionary
 from mmprobe.models.reading import Reading
+from mmprobe.notebook import markdown_table
 from mmprobe.probes.components.ranking import BY
 from mmprobe.probes.logit_lens import make_lens
 from mmprobe.probes.tokens import touched_cells
@@ -46,6 +47,7 @@ from mmprobe.stats.estimate import Estimate, estimate_from_sums, estimate_mean
 from mmprobe.stats.intervals import FRACTION, percentile_interval
 from mmprobe.traces import answer
 
+COLUMNS = ("tool", "right", "false yes", "passes", "n")
 SEED = 7_200_000  # of images that no training and no other page uses
 USED = ("control-true-0", "control-hard-0", "control-true-1")
 UNUSED = ("blind-rolled-0", "blind-likely-0", "looks-unused-kept-0", "looks-unused-decoy-0")
@@ -340,7 +342,7 @@ def tabulate(cases: ToolCases, given: str | None) -> str:
     Args:
         given: the tool whose scores are yes and no already.
     """
-    rows = ["| tool | right | false yes | passes | n |", "|---|---|---|---|---|"]
+    rows: list[tuple[object, ...]] = []
     truth, sets = np.array(cases.truth), np.array(cases.sets)
     for name, listed in cases.scores.items():
         scores = np.array(listed)
@@ -352,13 +354,13 @@ def tabulate(cases: ToolCases, given: str | None) -> str:
             right = estimate_from_sums(balance, counts, sets[rest], FRACTION)
         no = rest & ~truth
         wrong = estimate_mean(said[no].astype(float), sets[no])
-        rows.append(f"| {name} | {right:.2f} | {wrong:.2f} | {cases.passes[name]:.1f} | {rest.sum()} |")
-    return "\n".join(rows)
+        rows.append((name, f"{right:.2f}", f"{wrong:.2f}", f"{cases.passes[name]:.1f}", rest.sum()))
+    return markdown_table(COLUMNS, rows)
 
 
-def conclude(table: str) -> tuple[str, str]:
+def conclude(tools: str) -> tuple[str, str]:
     """Return the tools of a table that are most often right, and those that cannot be told from chance."""
-    cells = [[cell.strip() for cell in row.strip("| ").split("|")] for row in table.splitlines()[2:]]
+    cells = [[cell.strip() for cell in row.strip("| ").split("|")] for row in tools.splitlines()[2:]]
     values = {row[0]: (float(row[1].split()[0]), float(row[1].split("[")[1].split(",")[0])) for row in cells}
     most = max(value for value, _ in values.values())
     best = ", ".join(f"{name} ({value:.2f})" for name, (value, _) in values.items() if value == most)
@@ -394,7 +396,8 @@ def rank(model: Model, samples: Sequence[Sample]) -> Mapping[str, Any]:
         raise SystemExit(f"no head is needed for {LOST} of the answers: raise --n, or lower LOST")
     dead = {each.name for each in looked.components}
     count = cut.n_layers * cut.n_heads
-    rows = ["| tool | right | false yes | passes | n |", "|---|---|---|---|---|"]
+    rows: list[tuple[object, ...]] = []
+    chance: list[str] = []
     for by in BY:
         with count_passes(cut) as passes:
             ds = mp.probes.rank_heads(cut, first, by=by)
@@ -418,13 +421,15 @@ def rank(model: Model, samples: Sequence[Sample]) -> Mapping[str, Any]:
 
         right, wrong = find_shares(np.ones((1, len(first))))[:, 0]
         low, high = percentile_interval(find_shares, sets, len(first))
-        rows.append(
-            f"| {by} | {right:.2f} [{low[0]:.2f}, {high[0]:.2f}] | {wrong:.2f} [{low[1]:.2f}, {high[1]:.2f}] | "
-            f"{passes[0] / len(first):.1f} | {len(first)} |"
+        found = (
+            f"{share:.2f} [{ends[0]:.2f}, {ends[1]:.2f}]"
+            for share, ends in zip((right, wrong), zip(low, high, strict=True), strict=True)
         )
+        rows.append((by, *found, f"{passes[0] / len(first):.1f}", len(first)))
+        chance += [by] if round(wrong, 2) > 0 else []
+    heads = markdown_table(COLUMNS, rows)
     return {
-        "heads": "\n".join(rows), "best-heads": conclude("\n".join(rows))[0],
-        "chance-heads": ", ".join(row.split("|")[1].strip() for row in rows[2:] if float(row.split("|")[3].split()[0]) > 0) or "none", "dead-heads": short(dead), "carriers": short(carriers) or "none",
+        "heads": heads, "best-heads": conclude(heads)[0], "chance-heads": ", ".join(chance) or "none", "dead-heads": short(dead), "carriers": short(carriers) or "none",
         "n-carriers": len(carriers), "n-heads": count, "chance": f"{FIRST / count:.2f}", "chance-dead": f"{2 * FIRST / count:.2f}",
     }  # fmt: skip
 

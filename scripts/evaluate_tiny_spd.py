@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
+from page import fill_pages
 from scipy.stats import binomtest
 from tqdm import tqdm
 
@@ -20,30 +21,12 @@ from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES
 from mmprobe.models import Model, load_model
+from mmprobe.notebook import markdown_table
 from mmprobe.samples import Sample, load_samples
 
-CARD = Path(__file__).parent.parent / "models" / "tiny_spd" / "README.md"
+CARD = "models/tiny_spd/README.md"
 HELD_OUT_SEED = 1_000_000
 MAX_NEW_TOKENS = 128
-ABOUT = """\
-# tiny-spd
-
-A `Qwen2_5_VLForConditionalGeneration` with {parameters:.1f} million parameters. Decoder: 8 layers, hidden size 192, 6 heads, 2
-key-value heads. Vision tower: 4 layers, one visual token for each cell of 28 x 28 pixels. It was trained from scratch on pairs of
-drawn scenes: coloured shapes on a four by four grid, with edits of colour, removal and position. It knows nothing else. With it
-every part of mmprobe can be tried and tested offline, on a model that uses its images.
-
-- `scripts/train_tiny_spd.py` trained it: the vision tower for 1,000 batches of 128 scenes, then the decoder for 7,000 batches of
-  512 questions, in 17 minutes on one H100. The run had two parts: 3,560 batches with
-  `--steps 12000 --batch 512 --tower-steps 1000 --compile`, the rest with `--steps 7000`.
-- The weights are stored as float16 and loaded as float32.
-- License: Apache-2.0, like the code. All training data are our own drawings.
-
-`make model-card` writes the tables below: {pairs} pairs drawn with seed {seed} (training used seeds below 1,000,000), all
-difficulties and 0 to 3 differences equally often, greedy answers. *Correct*: the conclusion is right (yes or no, the number, the
-colour, the whole set of differences or objects). *Exact*: the whole answer equals the true answer, word for word. *Faithful*:
-nothing in it is false of the images. Intervals are 95 % Wilson intervals.
-"""
 
 
 def answer_batch(model: Model, samples: list[Sample]) -> list[str]:
@@ -86,17 +69,17 @@ def share(verdicts: Iterable[AnswerCheck], label: str) -> str:
     return f"{100 * sum(values) / len(values):.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
 
 
-def table(
-    verdicts: list[tuple[Sample, AnswerCheck]], heading: str, rows: list, key: Callable[[Sample], object]
+def shares(
+    verdicts: list[tuple[Sample, AnswerCheck]], heading: str, values: list, key: Callable[[Sample], object]
 ) -> str:
     """Return a table with one row for each value of the key. Shares are in per cent."""
-    lines = [f"| {heading} | n | correct % | exact % | faithful % |", "|---|---|---|---|---|"]
-    for row in rows:
-        chosen = [verdict for sample, verdict in verdicts if key(sample) == row]
+    labels = ("correct", "exact", "faithful")
+    rows = []
+    for value in values:
+        chosen = [verdict for sample, verdict in verdicts if key(sample) == value]
         if chosen:
-            shares = " | ".join(share(chosen, label) for label in ("correct", "exact", "faithful"))
-            lines.append(f"| {row} | {len(chosen)} | {shares} |")
-    return "\n".join(lines)
+            rows.append([value, len(chosen), *(share(chosen, label) for label in labels)])
+    return markdown_table([heading, "n", *(f"{label} %" for label in labels)], rows)
 
 
 def tables(verdicts: list[tuple[Sample, AnswerCheck]]) -> str:
@@ -105,20 +88,20 @@ def tables(verdicts: list[tuple[Sample, AnswerCheck]]) -> str:
 
     parts = [
         "## By question",
-        table(verdicts, "question", list(QUESTION_TYPES), lambda s: s.metadata["type"]),
+        shares(verdicts, "question", list(QUESTION_TYPES), lambda s: s.metadata["type"]),
     ]
     for kind in ("same", "different", "count", "find", "steps"):
         members = [(sample, verdict) for sample, verdict in verdicts if sample.metadata["type"] == kind]
         parts += [
             f"## {kind}, by difficulty and number of differences",
-            table(members, "difficulty", list(DIFFICULTIES), lambda s: s.metadata["difficulty"]),
-            table(members, "differences", [0, 1, 2, 3], differences),
+            shares(members, "difficulty", list(DIFFICULTIES), lambda s: s.metadata["difficulty"]),
+            shares(members, "differences", [0, 1, 2, 3], differences),
         ]
     for kind in ("exists", "colour", "describe"):
         members = [(sample, verdict) for sample, verdict in verdicts if sample.metadata["type"] == kind]
         parts += [
             f"## {kind}, by difficulty",
-            table(members, "difficulty", list(DIFFICULTIES), lambda s: s.metadata["difficulty"]),
+            shares(members, "difficulty", list(DIFFICULTIES), lambda s: s.metadata["difficulty"]),
         ]
     return "\n\n".join(parts) + "\n"
 
@@ -130,15 +113,19 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=300)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--write-card", action="store_true", help=f"write {CARD.name} in models/tiny_spd")
+    parser.add_argument("--write-card", action="store_true", help=f"fill the tables of {CARD}")
     args = parser.parse_args()
     model = load_model("tiny-spd", device=args.device)
     result = tables(evaluate(model, args.pairs, args.batch))
     if args.write_card:
         parameters = sum(parameter.numel() for parameter in model.hf.parameters()) / 1e6
-        CARD.write_text(
-            ABOUT.format(parameters=parameters, pairs=args.pairs, seed=HELD_OUT_SEED) + "\n" + result
-        )
+        parts = {
+            "parameters": f"{parameters:.1f}",
+            "pairs": args.pairs,
+            "seed": HELD_OUT_SEED,
+            "tables": result,
+        }
+        fill_pages({CARD: parts})
     print(result)
 
 

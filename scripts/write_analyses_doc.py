@@ -13,6 +13,7 @@ from page import PageParts, fill_pages
 
 from mmprobe import probes
 from mmprobe.analyses import ANALYSES
+from mmprobe.notebook import markdown_table
 
 ANSWER_PROBES = (
     probes.logit_lens,
@@ -50,21 +51,20 @@ ANSWERS_PROBES = (
 )
 
 
-def table(functions: dict[str, Callable[..., Any]], *columns: str) -> str:
+def list_functions(functions: dict[str, Callable[..., Any]], *columns: str) -> str:
     """Return a table of functions: name, first line of the docstring, and the data that each needs.
 
     Args:
         columns: the heading of a column with the function's own name, after the one that a command takes.
     """
-    heads = ["name", *columns, "result", "needs"]
-    rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    rows = []
     for name, function in functions.items():
         first, *others = (inspect.getdoc(function) or "").split("\n")
         result = first.removeprefix("Return ")
         cells = [f"`{name}`", *[f"`{function.__name__}`" for _ in columns]]
         cells += [f"{result[0].upper()}{result[1:]}", read_needs(others)]
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
+        rows.append(cells)
+    return markdown_table(["name", *columns, "result", "needs"], rows)
 
 
 def read_needs(lines: list[str]) -> str:
@@ -94,11 +94,11 @@ def pages() -> dict[str, PageParts]:
     """Return the parts of the page."""
     run_probes = {name: probe.load() for name, probe in probes.PROBES.items()}
     parts = {
-        "analyses": table(dict(ANALYSES)),
+        "analyses": list_functions(dict(ANALYSES)),
         "readings": list_paragraphs(dict(ANALYSES).values(), "Released code: "),
-        "run-probes": table(run_probes, "in Python"),
-        "answer-probes": table({function.__name__: function for function in ANSWER_PROBES}),
-        "answers-probes": table({function.__name__: function for function in ANSWERS_PROBES}),
+        "run-probes": list_functions(run_probes, "in Python"),
+        "answer-probes": list_functions({function.__name__: function for function in ANSWER_PROBES}),
+        "answers-probes": list_functions({function.__name__: function for function in ANSWERS_PROBES}),
     }
     return {"docs/analyses.md": parts}
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from page import ROOT, fill_pages
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
+from mmprobe.notebook import markdown_table
 
 SEED = 1_900_000  # held out: the embedded model was trained on seeds below 1,000,000
 SPLIT = re.compile(r"\[|_(random|popular|adversarial)$")  # of parts of the data; all are in results.json
@@ -59,8 +60,8 @@ def command_line(name: str, out: Path | str) -> str:
     return f"mmprobe bench {name} --model tiny-spd --n {PAIRS[name]} --seed {SEED} --batch-size 8 --out {out}"
 
 
-def table(name: str, results: dict) -> str:
-    rows = ["| metric | value [95 %] | n | coverage | better | range |", "|---|---|---|---|---|---|"]
+def section(name: str, results: dict) -> str:
+    rows = []
     for metric, fields in results["metrics"].items():
         if SPLIT.search(metric):
             continue
@@ -71,10 +72,9 @@ def table(name: str, results: dict) -> str:
             value = f"{fields['value']:.3f}{ends}"
         low, high = ("" if end is None else f"{end:g}" for end in fields["range"])
         coverage = "" if fields["coverage"] is None else f"{fields['coverage']:.0%}"
-        rows.append(
-            f"| `{metric}` | {value} | {fields['n']} | {coverage} | {fields['direction']} | {low} to {high} |"
-        )
-    return f"### {name}\n\n`{command_line(name, f'results/{name}')}`\n\n" + "\n".join(rows) + "\n"
+        rows.append((f"`{metric}`", value, fields["n"], coverage, fields["direction"], f"{low} to {high}"))
+    metrics = markdown_table(["metric", "value [95 %]", "n", "coverage", "better", "range"], rows)
+    return f"### {name}\n\n`{command_line(name, f'results/{name}')}`\n\n{metrics}\n"
 
 
 def main() -> None:
@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], choices=PAIRS, help=about)
     arguments = parser.parse_args()
     results = {name: run_bench(name, arguments.folder) / "results.json" for name in arguments.only or PAIRS}
-    parts = {name: table(name, json.loads(file.read_text())) for name, file in results.items()}
+    parts = {name: section(name, json.loads(file.read_text())) for name, file in results.items()}
     if not arguments.only:
         parts["duration"] = duration_line(arguments.folder)
     fill_pages({"docs/benchmarks.md": parts})

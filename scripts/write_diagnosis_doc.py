@@ -18,6 +18,7 @@ from mmprobe.diagnosis import claims, images, study, suggestions
 from mmprobe.diagnosis.causal_test import CausalTest
 from mmprobe.diagnosis.causes import CAUSES, load_tests
 from mmprobe.diagnosis.effects import LIMITS
+from mmprobe.notebook import markdown_table
 
 
 def pages() -> dict[str, PageParts]:
@@ -33,12 +34,11 @@ def pages() -> dict[str, PageParts]:
 
 def causes_table() -> str:
     """Return a table of the causes: what they are, how they are scored, the threshold and what the test needs."""
-    lines = ["| cause | what it is | score | threshold | needs |", "|---|---|---|---|---|"]
-    lines += [
-        f"| `{name}` | {cause.about} | {cause.effect} | {cause.threshold:.0%} | {cause.needs} |"
+    rows = (
+        (f"`{name}`", cause.about, cause.effect, f"{cause.threshold:.0%}", cause.needs)
         for name, cause in CAUSES.items()
-    ]
-    return "\n".join(lines)
+    )
+    return markdown_table(["cause", "what it is", "score", "threshold", "needs"], rows)
 
 
 def rules() -> str:

@@ -20,13 +20,22 @@ from transformers.models.auto.video_processing_auto import VIDEO_PROCESSOR_MAPPI
 from mmprobe.models.checkpoints import load_aliases
 from mmprobe.models.families import FAMILIES
 from mmprobe.models.families.refused import REFUSED
+from mmprobe.notebook import markdown_table
 
 KNOWN = ("qwen2_5_vl", "qwen3_vl", "internvl", "llava_onevision", "gemma3", "llama4", "molmo2")
 CHECKPOINT = re.compile(r'checkpoint="([\w.-]+/[\w.-]+)"')
 TYPES = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
-HEADER = """\
-| type | traced | checkpoints of the hub, among others | extras | answers are read | vision encoder | video | TransformerLens | |
-|---|---|---|---|---|---|---|---|---|"""
+COLUMNS = (
+    "type",
+    "traced",
+    "checkpoints of the hub, among others",
+    "extras",
+    "answers are read",
+    "vision encoder",
+    "video",
+    "TransformerLens",
+    "",
+)
 
 
 @cache
@@ -51,10 +60,10 @@ def read_checkpoints() -> dict[str, list[str]]:
     return found
 
 
-def row(kind: str) -> str:
-    """Return the row of a type that is traced."""
+def row(kind: str) -> tuple[str, ...]:
+    """Return the cells of a type that is traced."""
     family = next(each for each in FAMILIES.values() if kind in each.model_types)
-    cells = (
+    return (
         f"`{kind}`",
         "without a map" if family.without_map else "yes",
         ", ".join(f"`{each}`" for each in read_checkpoints()[kind]),
@@ -65,30 +74,29 @@ def row(kind: str) -> str:
         "yes" if TYPES[kind] in SUPPORTED_ARCHITECTURES else "no",
         family.notes,
     )
-    return "| " + " | ".join(cells) + " |"
 
 
 def pages() -> dict[str, PageParts]:
     """Return the parts of the pages."""
     traced = sorted(kind for family in FAMILIES.values() for kind in family.model_types if kind in TYPES)
     mapless = [kind for family in FAMILIES.values() if family.without_map for kind in family.model_types]
-    refused = [f"| `{kind}` | {reason} |" for kind, reason in sorted(REFUSED.items())]
+    refused = [(f"`{kind}`", reason) for kind, reason in sorted(REFUSED.items())]
     models = {
         "types": len(TYPES),
         "traced": len(traced),
         "mapless": len(mapless),
         "refused": len(REFUSED),
-        "table": "\n".join([HEADER, *map(row, traced)]),
-        "reasons": "\n".join(["| type | why |", "|---|---|", *refused]),
+        "table": markdown_table(COLUMNS, map(row, traced)),
+        "reasons": markdown_table(["type", "why"], refused),
     }
     return {
         "docs/models.md": models,
-        "README.md": {"families": table()},
+        "README.md": {"families": counted()},
         "docs/guides/video.md": {"families": videos()},
     }
 
 
-def table() -> str:
+def counted() -> str:
     """Return the README's line of families."""
     count = sum(len(family.model_types) for family in FAMILIES.values())
     return f"{count} types of models are traced, such as {', '.join(KNOWN)}: [which, how, and why others are not](docs/models.md).\n"

@@ -8,8 +8,9 @@ from __future__ import annotations
 from page import PageParts, fill_pages
 
 from mmprobe.interventions.registry import METHODS, describe_method, format_default
+from mmprobe.notebook import markdown_table
 
-HEADER = "| method | parameter | default | values | effect |\n|---|---|---|---|---|"
+COLUMNS = ("method", "parameter", "default", "values", "effect")
 
 
 def cell(text: str) -> str:
@@ -17,23 +18,20 @@ def cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
 
 
-def rows(name: str) -> list[str]:
-    """Return the row of a method, with its equation and paper, and one a parameter."""
+def rows(name: str) -> list[tuple[str, ...]]:
+    """Return the cells of a method, with its equation and paper, and those of each parameter."""
     method = describe_method(name)
-    first = f"| **{name}** | | | | {cell(method.about)} *{cell(method.reference)}* |"
+    first = (f"**{name}**", "", "", "", f"{cell(method.about)} *{cell(method.reference)}*")
     return [first] + [
-        f"| {name} | `{each.name}` | {cell(format_default(each.default))} | {cell(each.allowed)} | {cell(each.effect)} |"
+        (name, f"`{each.name}`", cell(format_default(each.default)), cell(each.allowed), cell(each.effect))
         for each in method.parameters
     ]
 
 
 def pages() -> dict[str, PageParts]:
     """Return the parts of the page."""
-    return {
-        "docs/interventions.md": {
-            "methods": "\n".join([HEADER, *(row for name in METHODS for row in rows(name))])
-        }
-    }
+    methods = markdown_table(COLUMNS, (row for name in METHODS for row in rows(name)))
+    return {"docs/interventions.md": {"methods": methods}}
 
 
 if __name__ == "__main__":

@@ -11,10 +11,9 @@ import argparse
 from page import PageParts, fill_pages
 
 from mmprobe.models.organisms import PLANTED, PREFIX, SHIPPED, Card, Measure, card, folder, names
+from mmprobe.notebook import markdown_table
 
-COLUMNS = """\
-| organism | split | steps | questions | seconds | check: value [95 % interval] (n) |
-|---|---|---|---|---|---|"""
+COLUMNS = ("organism", "split", "steps", "questions", "seconds", "check: value [95 % interval] (n)")
 
 
 def pages() -> dict[str, PageParts]:
@@ -46,18 +45,16 @@ def _describe_way(cards: list[Card]) -> str:
     first = cards[0]
     rule = f" It acts where {first.partial.describe()}." if first.partial else ""
     bounds = "; ".join(f"{name} {measure.bound}" for name, measure in first.check.items())
-    rows = [_describe_card(one) for one in cards]
-    return f"**{first.way}**: {first.about}{rule} Check: {bounds}.\n\n{COLUMNS}\n" + "\n".join(rows) + "\n"
+    rows = markdown_table(COLUMNS, map(_describe_card, cards))
+    return f"**{first.way}**: {first.about}{rule} Check: {bounds}.\n\n{rows}\n"
 
 
-def _describe_card(one: Card) -> str:
+def _describe_card(one: Card) -> tuple[object, ...]:
     short = "" if one.number is None else f", `{PREFIX}{one.cause}-{one.number}`"
     numbers = "; ".join(map(_describe_measure, one.check.values()))
     training = one.training
-    return (
-        f"| `{PREFIX}{one.name}`{short} | {one.split} | {training.steps} | {training.questions} "
-        f"| {training.seconds:.0f} | {numbers} |"
-    )
+    name = f"`{PREFIX}{one.name}`{short}"
+    return name, one.split, training.steps, training.questions, f"{training.seconds:.0f}", numbers
 
 
 def _describe_measure(measure: Measure) -> str:

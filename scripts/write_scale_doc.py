@@ -1,4 +1,4 @@
-"""Write the tables of docs/scale.md and docs/first-gpu-run.md: what runs cost, by `plan`, and which families share prefixes.
+"""Write the tables of docs/scale.md and docs/first-gpu-run.md: what runs cost, by `plan`, and which methods read whole prompts.
 
 python scripts/write_scale_doc.py
 """
@@ -14,20 +14,15 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 
 from mmprobe.interventions.registry import whole_prompt_methods
 from mmprobe.models import Model, load_shapes
-from mmprobe.models.families import FAMILIES
+from mmprobe.notebook import markdown_table
 from mmprobe.traces import load_capture
 from mmprobe.traces.capture import PromptSize
 from mmprobe.traces.plan import plan
 
 QUESTIONS = 18_000  # six about each of 3,000 pairs
 PROMPT = PromptSize(tokens=1624, visual=1568, user=24, patches=6272)  # two images of 784 pixels
-HEADER = """\
-| capture | longest answer | disk | GPU memory | kept prefixes |
-|---|---|---|---|---|"""
-
-FIRST_HEADER = """\
-| weights | batch | longest answer | disk of 1,000 traces, `default` | GPU memory |
-|---|---|---|---|---|"""
+COLUMNS = ("capture", "longest answer", "disk", "GPU memory", "kept prefixes")
+FIRST_COLUMNS = ("weights", "batch", "longest answer", "disk of 1,000 traces, `default`", "GPU memory")
 
 
 def qwen_of_7b() -> Model:
@@ -45,40 +40,24 @@ def qwen_of_7b() -> Model:
 
 
 def cost_table() -> str:
-    model, rows = qwen_of_7b(), [HEADER]
+    model, rows = qwen_of_7b(), []
     for capture in ("default", "full"):
         for length in (64, 256):
             needs = plan(model, load_capture(capture), QUESTIONS, length, 1, PROMPT, on_gpu=True)
             kept = needs.prefixes.partition(" for each")[0]
-            cells = (
-                capture,
-                f"{length}",
-                f"{needs.disk / 1e9:,.0f} GB",
-                f"{needs.device / 1e9:.1f} GB",
-                kept,
-            )
-            rows.append("| " + " | ".join(cells) + " |")
-    return "\n".join(rows) + "\n"
+            disk, device = f"{needs.disk / 1e9:,.0f} GB", f"{needs.device / 1e9:.1f} GB"
+            rows.append((capture, length, disk, device, kept))
+    return markdown_table(COLUMNS, rows)
 
 
 def first_run_table() -> str:
-    model, rows = qwen_of_7b(), [FIRST_HEADER]
+    model, rows = qwen_of_7b(), []
     weights = sum(weight.nbytes for weight in model.hf.parameters()) / 1e9
     for batch, length in ((1, 64), (8, 256)):
         needs = plan(model, load_capture("default"), 1000, length, batch, PromptSize(), on_gpu=True)
-        rows.append(
-            f"| {weights:.1f} GB | {batch} | {length} | {needs.disk / 1e9:.1f} GB | {needs.device / 1e9:.1f} GB |"
-        )
-    return "\n".join(rows) + "\n"
-
-
-def families() -> str:
-    """Return the families that share prefixes, and those that do not, as two sentences."""
-    names = {
-        shares: ", ".join(f"`{each.name}`" for each in FAMILIES.values() if each.shares_prefixes == shares)
-        for shares in (True, False)
-    }
-    return f"These families share: {names[True]}.\nThese read whole prompts: {names[False]}, and undeclared ones.\n"
+        disk, device = f"{needs.disk / 1e9:.1f} GB", f"{needs.device / 1e9:.1f} GB"
+        rows.append((f"{weights:.1f} GB", batch, length, disk, device))
+    return markdown_table(FIRST_COLUMNS, rows)
 
 
 def methods() -> str:
@@ -88,7 +67,7 @@ def methods() -> str:
 def pages() -> dict[str, PageParts]:
     """Return the parts of the pages."""
     return {
-        "docs/scale.md": {"costs": cost_table(), "families": families(), "methods": methods()},
+        "docs/scale.md": {"costs": cost_table(), "methods": methods()},
         "docs/first-gpu-run.md": {"first-run": first_run_table()},
     }
 

@@ -58,7 +58,7 @@ def mean_interval(
 
     Returns:
         Low and high end [...]. Both are NaN for fewer than two groups, which do not show a spread. Where all
-        values are equal, they are those of `unseen_interval`: without a range they have no width.
+        values are equal, they are those of `_unseen_interval`: without a range they have no width.
 
     Example:
         >>> low, high = mean_interval(np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 0, 1, 2]))
@@ -141,7 +141,7 @@ def sums_interval(
         counts: [sample, ..., column]. Groups that add 0 to all sums are not counted.
         groups: int [sample]; None: each sample is its own.
         range: smallest and largest possible value. The ends stay within. Where no group differs, the interval
-            has the width that as many groups leave open: see `unseen_interval`.
+            has the width that as many groups leave open: see `_unseen_interval`.
         seed: of the bootstrap.
 
     Returns:
@@ -273,14 +273,14 @@ def central_range(values: np.ndarray) -> tuple[float, float]:
     return low, high
 
 
-def unseen_interval(value: np.ndarray, groups: int, range: Range) -> Interval:
+def _unseen_interval(value: np.ndarray, groups: int, range: Range) -> Interval:
     """Return the interval of a value that is the same in all groups.
 
     Wilson's upper end of 0 of so many groups says what share of groups may be otherwise. They may be anywhere
     in the range. At an end of the range this is Wilson's interval; without a range it has no width.
 
     Example:
-        >>> low, high = unseen_interval(np.array(1.0), 3, (0.0, 1.0))
+        >>> low, high = _unseen_interval(np.array(1.0), 3, (0.0, 1.0))
         >>> round(float(low), 2), float(high)
         (0.44, 1.0)
     """
@@ -337,7 +337,7 @@ def _studentised(value: np.ndarray, pulls: np.ndarray, range: Range, freedom: fl
     spread = np.sqrt((pulls**2).mean(0))
     error = spread / np.sqrt(k - 1)
     same = error <= 1e-10 * np.maximum(np.abs(value), 1e-5)
-    low[same], high[same] = unseen_interval(value[same], k, range)
+    low[same], high[same] = _unseen_interval(value[same], k, range)
     student = -stdtrit(freedom, _TAIL)
     drawn = np.flatnonzero(np.isfinite(spread) & ~same)
     for block in np.array_split(drawn, max(1, -(-len(drawn) // _COLUMNS))):

@@ -249,7 +249,7 @@ def _answer_new(
                         sink.keep(name, text)
                         yield name, text
         if interrupted():
-            raise stop_run(len(samples) - len(left), len(samples))
+            raise _stop_run(len(samples) - len(left), len(samples))
     return earlier
 
 
@@ -597,11 +597,11 @@ def finish_batch_on_interrupt() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, previous)
 
 
-def stop_run(n_finished: int, total: int) -> KeyboardInterrupt:
+def _stop_run(n_finished: int, total: int) -> KeyboardInterrupt:
     """Return the interrupt that ends a run, with a message that says how far it came.
 
     Example:
-        >>> stop_run(28, 440)
+        >>> _stop_run(28, 440)
         KeyboardInterrupt('28 of 440 samples are finished; continue with resume=True')
     """
     return KeyboardInterrupt(

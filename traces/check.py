@@ -206,7 +206,7 @@ def _compare_dtypes(model: Model, sample: Sample) -> Check:
     dtype = str(model.hf.dtype).removeprefix("torch.")
     if model.settings.load_in or getattr(model.hf, "is_quantized", False):
         return Check("dtype", None, None, f"{dtype}; quantised weights have no form in float32")
-    if is_dispatched(model.hf) or not has_room_for_float32(model):
+    if is_dispatched(model.hf) or not _has_room_for_float32(model):
         return Check("dtype", None, None, f"{dtype}; there is no memory for the model in float32 beside it")
 
     def read(hf: Any) -> Tensor:
@@ -224,7 +224,7 @@ def _compare_dtypes(model: Model, sample: Sample) -> Check:
     return Check("dtype", distance <= MOST_VARIATION, distance, text)
 
 
-def has_room_for_float32(model: Model) -> bool:
+def _has_room_for_float32(model: Model) -> bool:
     """Return whether a copy of a model in float32 fits into the free memory of its device."""
     needed = 4 * sum(weight.numel() for weight in model.hf.parameters())
     if model.device.type == "cuda":
@@ -235,12 +235,12 @@ def has_room_for_float32(model: Model) -> bool:
         return needed < 2**33
 
 
-def draw_pictures(folder: Path) -> dict[str, Path]:
+def _draw_pictures(folder: Path) -> dict[str, Path]:
     """Write pictures as people have them, and return their files: turned by EXIF, thin, tiny, large, transparent.
 
     Example:
         >>> import tempfile
-        >>> list(draw_pictures(Path(tempfile.mkdtemp())))
+        >>> list(_draw_pictures(Path(tempfile.mkdtemp())))
         ['EXIF-rotated', 'thin', 'tiny', 'large', 'transparent']
     """
     rng = np.random.default_rng(1)
@@ -273,7 +273,7 @@ def _check_pictures(model: Model, folder: Path, paints: bool) -> Iterator[Check]
     Args:
         paints: whether cells are painted, which says nothing of an encoder that spreads what is painted over its tokens.
     """
-    for name, file in draw_pictures(folder).items():
+    for name, file in _draw_pictures(folder).items():
         sample = Sample(id=name, images=[file], question=QUESTIONS[0])
         try:
             got = model.prepare(sample)

@@ -98,7 +98,7 @@ class SampleRecorder:
             self.prompt_post = layer, values
         elif name == "pre" and self.prompt_post and not self.model.family.adds_between_layers:
             previous, post = self.prompt_post
-            check_stream(self.model, post[:, None], values[:, None], [previous, layer])
+            _check_stream(self.model, post[:, None], values[:, None], [previous, layer])
         if len(values) and f"prompt/residual_{name}" in self.spec.stored:
             shape = (len(values), len(self.layers), values.shape[-1])
             selection = (slice(0, len(values)), self.layers.index(layer), slice(0, values.shape[-1]))
@@ -164,10 +164,10 @@ class KeyGroups:
             known[row, start : start + leading, -1] = 1
             offset = 0 if self.has_cross_attention else start
             visual.append(each.visual_keys + offset)
-        self.membership = to_device(
+        self.membership = _to_device(
             torch.from_numpy(known), first.model.device
         )  # [sample, key, group + leading]
-        self.visual = to_device(join_rows(visual), first.model.device)  # [sample, visual]
+        self.visual = _to_device(_join_rows(visual), first.model.device)  # [sample, visual]
         self.lacks_visual: Tensor | None = None  # where a sample has fewer visual tokens than another
         if min(self.n_visual) < max(self.n_visual):
             counts = torch.tensor(self.n_visual, device=self.visual.device)
@@ -230,11 +230,11 @@ class KeyGroups:
         return taken
 
 
-def join_rows(rows: Sequence[np.ndarray]) -> Tensor:
+def _join_rows(rows: Sequence[np.ndarray]) -> Tensor:
     """Return rows of whole numbers as one tensor, int64 [row, number]; shorter ones end with zeros.
 
     Example:
-        >>> join_rows([np.array([1, 2]), np.array([3])]).tolist()
+        >>> _join_rows([np.array([1, 2]), np.array([3])]).tolist()
         [[1, 2], [3, 0]]
     """
     joined = np.zeros((len(rows), max(map(len, rows))), np.int64)
@@ -243,7 +243,7 @@ def join_rows(rows: Sequence[np.ndarray]) -> Tensor:
     return torch.from_numpy(joined)
 
 
-def to_device(values: Tensor, device: torch.device) -> Tensor:
+def _to_device(values: Tensor, device: torch.device) -> Tensor:
     """Return a tensor of the host on a device, without waiting for a GPU."""
     return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
@@ -285,7 +285,7 @@ class BatchReducer:
     def _write(self, name: str, values: Tensor, rows: slice = slice(None)) -> None:
         """Append a block of steps [sample, step, ...] to a data set of some rows, if the capture includes it."""
         if name in self.spec.stored or name.startswith("steps/"):
-            write_parts(name, values, self._parts(rows, lambda row, count: (row, slice(count))))
+            _write_parts(name, values, self._parts(rows, lambda row, count: (row, slice(count))))
 
     def _parts(self, rows: slice, index: Callable[[int, int], tuple[Any, ...]]) -> list[TracePart]:
         """Return what each sample appends.
@@ -372,7 +372,7 @@ class BatchReducer:
         self._write("attention/mass", mass[..., :-1], rows)
         self._write("attention/leading", mass[..., -1], rows)
         for name, values in visual.items():
-            write_parts(
+            _write_parts(
                 name,
                 values,
                 self._parts(rows, lambda row, count: (row, slice(count), ..., slice(keys.n_visual[row]))),
@@ -390,7 +390,7 @@ class BatchReducer:
                 write = partial(_write_transposed, recorder.writer.writer, selection, shape)
                 own = slice(keys.starts[row], keys.starts[row] + end)
                 parts.append(TracePart(recorder.writer, (layer, row, slice(None), slice(count), own), write))
-        write_parts("attention/row", weights, parts)
+        _write_parts("attention/row", weights, parts)
 
     def write_residuals(self, residuals: Mapping[str, ByLayer]) -> None:
         """Write the residual stream, and what each layer does to it.
@@ -405,7 +405,7 @@ class BatchReducer:
         for rows in self._split(4 * self.steps * len(self.layers) * width):
             own = {name: self._join_layers(by_layer, rows) for name, by_layer in residuals.items()}
             if "pre" in own and "post" in own:
-                check_stream(self.model, own["post"][:, :, :-1], own["pre"][:, :, 1:], self.layers)
+                _check_stream(self.model, own["post"][:, :, :-1], own["pre"][:, :, 1:], self.layers)
             for name, values in own.items():
                 self._write(f"residual/{name}", values, rows)
             if self.spec.wants("update/"):
@@ -439,7 +439,7 @@ class BatchReducer:
     def _write_whole(self, name: str, values: Tensor, rows: slice = slice(None)) -> None:
         """Write a data set [sample, ...] of some rows as a whole."""
         writers = [each.writer for each in self.recorders[rows]]
-        write_parts(
+        _write_parts(
             name, values, [TracePart(each, (row,), each.writer.write) for row, each in enumerate(writers)]
         )
 
@@ -467,7 +467,7 @@ class BatchReducer:
             return row, slice(count), slice(paddings[row], self.end - self.steps + count)
 
         if "tam/logit" in self.spec.stored:
-            write_parts("tam/logit", logit, self._parts(slice(None), place))
+            _write_parts("tam/logit", logit, self._parts(slice(None), place))
 
     def finish(self, states: Tensor | None) -> None:
         """Write the data sets of the answers as a whole.
@@ -481,12 +481,12 @@ class BatchReducer:
         if "tam/prompt" in self.spec.stored and states is not None:
             prompts = [each.prompt for each in self.recorders]
             users = [np.flatnonzero(prompt.group == Group.USER) for prompt in prompts]
-            ids = join_rows([prompt.ids[user] for prompt, user in zip(prompts, users, strict=True)])
-            seen = join_rows([prompt.visual_positions + prompt.padding for prompt in prompts])
+            ids = _join_rows([prompt.ids[user] for prompt, user in zip(prompts, users, strict=True)])
+            seen = _join_rows([prompt.visual_positions + prompt.padding for prompt in prompts])
             weight = read_weight(self.model.hf.get_output_embeddings())
             samples = torch.arange(len(prompts), device=states.device)[:, None]
-            visual = states[samples, to_device(seen, states.device)].to(weight.device)
-            values = weight[to_device(ids, weight.device)] @ visual.transpose(1, 2)
+            visual = states[samples, _to_device(seen, states.device)].to(weight.device)
+            values = weight[_to_device(ids, weight.device)] @ visual.transpose(1, 2)
             parts = [
                 TracePart(
                     each.writer,
@@ -495,7 +495,7 @@ class BatchReducer:
                 )
                 for row, (each, user) in enumerate(zip(self.recorders, users, strict=True))
             ]
-            write_parts("tam/prompt", values, parts)
+            _write_parts("tam/prompt", values, parts)
 
     def _join_layers(self, by_layer: ByLayer, rows: slice, width: int | None = None) -> Tensor:
         """Return the block's steps of some rows as one tensor [sample, step, layer, ...].
@@ -519,7 +519,7 @@ class BatchReducer:
         return joined
 
 
-def check_stream(model: Model, post: Tensor, pre: Tensor, layers: list[int]) -> None:
+def _check_stream(model: Model, post: Tensor, pre: Tensor, layers: list[int]) -> None:
     """Check that a layer's output is what the next layer reads, unless a pre-hook of the user changes it.
 
     Layers that did not run are NaN.
@@ -679,11 +679,11 @@ class BackgroundWriter:
 
     def append(self, name: str, values: Tensor) -> None:
         """Add a block of steps to a data set whose first dimension is `step`."""
-        write_parts(name, values, [TracePart(self, (), self.writer.append)])
+        _write_parts(name, values, [TracePart(self, (), self.writer.append)])
 
     def write(self, name: str, values: Tensor) -> None:
         """Write a whole data set."""
-        write_parts(name, values, [TracePart(self, (), self.writer.write)])
+        _write_parts(name, values, [TracePart(self, (), self.writer.write)])
 
     def write_part(self, name: str, values: Tensor, selection: Selection, shape: tuple[int, ...]) -> None:
         """Write a part of a data set that has at least this shape."""
@@ -691,7 +691,7 @@ class BackgroundWriter:
         def write(name: str, host: np.ndarray) -> None:
             self.writer.write_part(name, host, selection, shape)
 
-        write_parts(name, values, [TracePart(self, (), write)])
+        _write_parts(name, values, [TracePart(self, (), write)])
 
 
 class TracePart(NamedTuple):
@@ -707,7 +707,7 @@ class TracePart(NamedTuple):
     write: Callable[[str, np.ndarray], None]
 
 
-def write_parts(name: str, values: Tensor, parts: Sequence[TracePart]) -> None:
+def _write_parts(name: str, values: Tensor, parts: Sequence[TracePart]) -> None:
     """Copy a tensor to the host once, and queue the writing of its parts.
 
     Values for a float16 data set are rounded on the model's device, so that less is copied. A part's original values are
@@ -721,7 +721,7 @@ def write_parts(name: str, values: Tensor, parts: Sequence[TracePart]) -> None:
 
         def write_all(host: Tensor) -> None:
             for part in parts:
-                part.write(name, to_disk(name, host[part.place]))
+                part.write(name, _to_disk(name, host[part.place]))
 
         thread.submit(write_all, values)
         return
@@ -729,17 +729,17 @@ def write_parts(name: str, values: Tensor, parts: Sequence[TracePart]) -> None:
     def write_rounded(host: Tensor, lost: Tensor) -> None:
         for part in parts:
             keeps = part.writer.writer.is_float16(name) and not bool(lost[part.place[: lost.dim()]].any())
-            part.write(name, to_disk(name, host[part.place] if keeps else values[part.place].cpu()))
+            part.write(name, _to_disk(name, host[part.place] if keeps else values[part.place].cpu()))
 
     rounded = values.half()
     thread.submit(write_rounded, rounded, lost_rows(values.float(), rounded))
 
 
-def to_disk(name: str, values: Tensor) -> np.ndarray:
+def _to_disk(name: str, values: Tensor) -> np.ndarray:
     """Return a tensor on the host as the numpy array that the format stores; float16 stays float16.
 
     Example:
-        >>> to_disk("residual/mid", torch.tensor([[[0.1]]], dtype=torch.bfloat16)).dtype
+        >>> _to_disk("residual/mid", torch.tensor([[[0.1]]], dtype=torch.bfloat16)).dtype
         dtype('float32')
     """
     if name == "ffn/active":

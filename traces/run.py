@@ -246,10 +246,10 @@ class TraceSink:
             finished = open_folder(
                 self.folder, config, self.samples, asked.resume, asked.overwrite, asked.adds
             )
-            check_space(self.folder, (len(ids) - len(finished)) * plan.trace_bytes)
+            warn_of_space(self.folder, (len(ids) - len(finished)) * plan.trace_bytes)
             for name in ids:  # a spoiled trace must not stay where the sample fails now
                 if name not in finished:
-                    remove_trace(self.folder, name)
+                    _remove_trace(self.folder, name)
             with _clean_up(self.folder):
                 yield finished
             self.packer.finish()
@@ -285,7 +285,7 @@ def _clean_up(out: Path) -> Iterator[None]:
     except OSError as error:
         raise name_remedy(error, out) from None
     finally:
-        remove_partial_files(out)
+        _remove_partial_files(out)
 
 
 class Recorder:
@@ -447,7 +447,7 @@ def _finish_trace(model: Model, prompt: Prompt, given: GeneratedAnswer, writer: 
     writer.write("images/source", np.array(prompt.sources, np.int32))
     writer.write("images/box", np.reshape([view.box for view in prompt.views], (-1, 4)))
     if prompt.clips:
-        video, frames, times = place_in_videos(prompt)
+        video, frames, times = _place_in_videos(prompt)
         writer.write("images/video", video)
         writer.write("images/frames", frames)
         writer.write("images/time", times)
@@ -458,7 +458,7 @@ def _finish_trace(model: Model, prompt: Prompt, given: GeneratedAnswer, writer: 
     writer.commit()
 
 
-def place_in_videos(prompt: Prompt) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _place_in_videos(prompt: Prompt) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return which video each view shows, its first and last frame, and the time of the first.
 
     Returns:
@@ -542,7 +542,7 @@ def run_config(
     }
 
 
-def run_ledger(out: Path) -> Ledger:
+def _run_ledger(out: Path) -> Ledger:
     """Return what `trace` keeps in a run's folder."""
     return Ledger(
         out,
@@ -571,7 +571,7 @@ def open_folder(
             cannot be resumed; or it cannot be written.
         OSError: the disk is full.
     """
-    ledger = run_ledger(out)
+    ledger = _run_ledger(out)
     if not ledger.begun and (out / "shards").is_dir():
         raise InputError(f"{out}: contains shards; finish them, then merge them with: mmprobe merge {out}")
     unstarted = ledger.is_empty(["samples"]) and not any(out.glob("samples/*"))
@@ -593,19 +593,19 @@ def open_folder(
 def _resume(out: Path, config: dict[str, Any], samples: Sequence[Sample], adds: bool) -> set[str]:
     """Return the ids of the finished samples, less those whose trace has to be made again."""
     make_subfolder(out / "samples")  # somebody may have deleted it
-    remove_damaged(out)
+    _remove_damaged(out)
     earlier = open_run(out)
     settings = {key: config[key] for key in HASHED_KEYS}
     order, ids = list(earlier.config["order"]), config["order"]
     if not adds:
         settings["order"] = ids
-    run_ledger(out).check_same(earlier.config, settings, config.get(FINGERPRINT))
+    _run_ledger(out).check_same(earlier.config, settings, config.get(FINGERPRINT))
     warn_of_versions(out, earlier.config.get("versions"))
     if new := [name for name in ids if name not in set(order)]:
         content = json.loads((out / "run.json").read_bytes()) | {"order": [*order, *new]}
         write_atomic(out / "run.json", json.dumps(content, indent=1) + "\n")
     drop_failures(out, ids)
-    remove_partial_files(out)
+    _remove_partial_files(out)
     samples_by_id = {sample.id: sample for sample in samples}
     progress = tqdm(earlier.ids, desc="check", unit="trace", disable=None)
     recorded = {**config, FINGERPRINT: earlier.config.get(FINGERPRINT)}
@@ -621,7 +621,7 @@ def _resume(out: Path, config: dict[str, Any], samples: Sequence[Sample], adds: 
             n_spoiled,
             len(earlier),
         )
-    keep_packed(out, kept)
+    _keep_packed(out, kept)
     return kept & samples_by_id.keys()
 
 
@@ -646,7 +646,7 @@ def _is_same(trace: Trace, sample: Sample) -> bool:
     )
 
 
-def remove_trace(out: Path, sample_id: str) -> None:
+def _remove_trace(out: Path, sample_id: str) -> None:
     """Remove a sample's trace, or whatever is in its place."""
     path = out / "samples" / f"{sample_id}.h5"
     if path.is_dir() and not path.is_symlink():
@@ -655,14 +655,14 @@ def remove_trace(out: Path, sample_id: str) -> None:
         path.unlink(missing_ok=True)
 
 
-def remove_partial_files(out: Path) -> None:
+def _remove_partial_files(out: Path) -> None:
     """Remove the files of unfinished traces."""
     for path in [*(out / "samples").glob("*.part"), *(out / PACKS).glob("*.part")]:
         with suppress(OSError):
             path.unlink()
 
 
-def check_space(out: Path, needed: int) -> None:
+def warn_of_space(out: Path, needed: int) -> None:
     """Warn if the disk of `out` has less free space than `needed` bytes, an estimate for the worst case."""
     free = shutil.disk_usage(out).free
     if needed > free:
@@ -725,7 +725,7 @@ class Packer:
         return self.folder / PACKS / f"{max(numbers, default=0) + 1:06}.h5"
 
 
-def remove_damaged(folder: Path) -> None:
+def _remove_damaged(folder: Path) -> None:
     """Remove files of joined traces that are damaged, with a warning; their traces are made again."""
     for file in (folder / PACKS).glob("*.h5"):
         if not digest_matches(file):
@@ -733,7 +733,7 @@ def remove_damaged(folder: Path) -> None:
             file.unlink()
 
 
-def keep_packed(folder: Path, kept: Iterable[str]) -> None:
+def _keep_packed(folder: Path, kept: Iterable[str]) -> None:
     """Remove all other traces from the files of joined traces, and second copies of those that stay."""
     run, ids = open_run(folder), set(kept)
     names_of: dict[Path, list[str]] = {}

@@ -193,7 +193,7 @@ def merge_if_last(out: Path) -> None:
     """
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
-            if all_finished(out):
+            if _all_finished(out):
                 merge_shards(out)
             return
         except ShardsDiffer as error:
@@ -233,7 +233,7 @@ def read_shards(out: Path) -> dict[Path, FinishedShard]:
     return shards
 
 
-def whole_order(shards: Iterable[FinishedShard]) -> list[str]:
+def _whole_order(shards: Iterable[FinishedShard]) -> list[str]:
     """Return the ids of all samples in their order."""
     places = [pair for shard in shards for pair in zip(shard.places, shard.ids, strict=True)]
     return [name for _, name in sorted(places)]
@@ -261,7 +261,7 @@ def merge_shards(out: str | Path) -> None:
         shutil.rmtree(out / FOLDER, ignore_errors=not (out / FOLDER).exists())
 
 
-def all_finished(out: Path) -> bool:
+def _all_finished(out: Path) -> bool:
     """Return whether all shards of a folder are finished."""
     return all((folder / FINISHED).is_file() for folder in _all_folders(out))
 
@@ -279,7 +279,7 @@ def _all_folders(out: Path) -> list[Path]:
     return [shard_folder(out, Shard(index, count)) for index in range(1, count + 1)]
 
 
-def check_alike(folder: Path, other: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+def _check_alike(folder: Path, other: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """Check that a shard is made as another one.
 
     Args:
@@ -299,7 +299,7 @@ def check_alike(folder: Path, other: Mapping[str, Any], settings: Mapping[str, A
         raise ShardsDiffer(str(error)) from None
 
 
-def check_all_alike(shards: Iterable[Path]) -> dict[str, Any]:
+def _check_all_alike(shards: Iterable[Path]) -> dict[str, Any]:
     """Check that shards are made alike, and return what the first one recorded. Other versions are a warning.
 
     Raises:
@@ -313,7 +313,7 @@ def check_all_alike(shards: Iterable[Path]) -> dict[str, Any]:
     }
     first = next(iter(recorded.values()))
     for folder, settings in recorded.items():
-        check_alike(folder, first, settings)
+        _check_alike(folder, first, settings)
         warn_of_versions(folder, _versions(settings), _versions(first) or {})
     return first
 
@@ -349,7 +349,7 @@ def warn_of_begun_shards(out: Path, own: Path, config: Mapping[str, Any]) -> Non
     for folder in sorted((out / FOLDER).glob("*")):
         if folder != own and (folder / "run.json").is_file():
             try:
-                check_alike(folder, config, open_run(folder).config)
+                _check_alike(folder, config, open_run(folder).config)
             except ShardsDiffer as error:
                 log.warning("%s", error)
 
@@ -360,9 +360,9 @@ def shards_differ(out: Path) -> bool:
     That an image changed since a shard was traced is such a reason.
     """
     try:
-        if (out / FOLDER).is_dir() and all_finished(out):
+        if (out / FOLDER).is_dir() and _all_finished(out):
             shards = read_shards(out)
-            check_all_alike(shards)
+            _check_all_alike(shards)
             _check_images(shards)
     except ShardsDiffer:
         return True
@@ -373,12 +373,12 @@ def shards_differ(out: Path) -> bool:
 
 def _join_runs(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
     """Move the traces of all shards into one folder. `run.json` comes last."""
-    first = check_all_alike(shards)
+    first = _check_all_alike(shards)
     for folder in shards:
         for path in (*folder.glob("samples/*.h5"), *folder.glob(f"{PACKS}/*.h5")):
             check_digest(path)
     _check_images(shards)
-    order = whole_order(shards.values())
+    order = _whole_order(shards.values())
     make_subfolder(out / "samples")
     for folder in shards:
         for path in folder.glob("samples/*.h5"):
@@ -392,13 +392,13 @@ def _join_runs(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
 
 def _join_answers(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
     """Make one file of the answers of all shards."""
-    check_all_alike(shards)
+    _check_all_alike(shards)
     line_of = {
         json.loads(line)["id"]: line
         for folder in shards
         for line in (folder / RESPONSES).read_bytes().splitlines(keepends=True)
     }
-    order = whole_order(shards.values())
+    order = _whole_order(shards.values())
     answers = b"".join(line_of[name] for name in order if name in line_of)
     asked = (next(iter(shards)) / "asked.json").read_bytes()
     contents = {out / "asked.json": asked, out / RESPONSES: answers}

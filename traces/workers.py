@@ -238,7 +238,7 @@ class Event(NamedTuple):
     content: Any
 
 
-def do_job(
+def _do_job(
     model: ModelSettings, job: Job, device: str, next_batch: Callable[[], SampleBatch | None]
 ) -> Iterator[tuple[str, Any]]:
     """Load a model and answer batches, one by one; yield the kind and the content of each `Event`."""
@@ -386,7 +386,7 @@ class _Worker:
         with suppress(OSError):
             os.chdir(folder)  # where relative paths start
         torch.set_num_threads(n_threads)
-        self.news = do_job(model, job, device, lambda: self.batch)
+        self.news = _do_job(model, job, device, lambda: self.batch)
 
     def next_news(self, batch: list[Sample] | None = None) -> tuple[str, Any]:
         """Start if this is the first call, else work on a batch; return the kind and the content of the event."""

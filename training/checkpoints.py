@@ -142,7 +142,7 @@ def place_model(save: Callable[[Path], None], folder: Path) -> None:
         part.replace(check_no_link(folder))
 
 
-def training_ledger(out: Path) -> Ledger:
+def _training_ledger(out: Path) -> Ledger:
     """Return what a training keeps in its folder, which contains nothing else."""
     return Ledger(
         out,
@@ -165,7 +165,7 @@ def hold_training(out: Path, resume: bool, overwrite: bool = False, offer: str =
         InputError: another process trains into it, or it contains a training and neither option is given, or both
             are, or it contains something else.
     """
-    ledger = training_ledger(out)
+    ledger = _training_ledger(out)
     ledger = replace(ledger, offer=offer or ledger.offer)
     with lock_folder(out, "training into it"):
         ledger.check(resume, overwrite)
@@ -185,4 +185,4 @@ def start_training(out: Path, settings: Mapping[str, Any], used: Mapping[str, An
     Raises:
         InputError: the earlier training has other settings, or is of another model or on other images.
     """
-    training_ledger(out).begin(settings, used)
+    _training_ledger(out).begin(settings, used)

@@ -39,7 +39,7 @@ def sample_responses(
     if count:
         options = GREEDY | {"do_sample": True, "temperature": settings.temperature, "top_k": 0, "top_p": 1.0}
     each = max(1, count)
-    asked = [with_instruction(sample, settings.instruction) for sample in samples for _ in range(each)]
+    asked = [_with_instruction(sample, settings.instruction) for sample in samples for _ in range(each)]
     responses: list[str] = []
     step = max(settings.micro_batch, SAMPLED_TOGETHER)
     for start in tqdm(range(0, len(asked), step), desc="responses", disable=None):
@@ -51,7 +51,7 @@ def sample_responses(
     return [responses[start : start + each] for start in range(0, len(responses), each)]
 
 
-def with_instruction(sample: Sample, instruction: str) -> Sample:
+def _with_instruction(sample: Sample, instruction: str) -> Sample:
     """Return a sample whose question requests the think/answer format."""
     question = f"{sample.question}\n{instruction}" if instruction else sample.question
     return sample.model_copy(update={"question": question})

@@ -187,14 +187,14 @@ def build_row(sample: Sample, instruction: str) -> dict[str, Any]:
     return {"prompt": messages, "images": images, "sample": sample}
 
 
-def freeze_vision(model: Model) -> None:
+def _freeze_vision(model: Model) -> None:
     """Let only the decoder and the unembedding learn: the vision encoder and what joins it to the decoder do not."""
     model.hf.requires_grad_(False)
     model.family.decoder(model.hf).requires_grad_(True)
     model.hf.get_output_embeddings().requires_grad_(True)
 
 
-def build_config(settings: LogosSettings, folder: Path) -> GRPOConfig:
+def _build_config(settings: LogosSettings, folder: Path) -> GRPOConfig:
     """Return the settings in TRL's form, with one epoch: the rows already contain all epochs of `settings`."""
     on_gpu = torch.cuda.is_available()
     return GRPOConfig(
@@ -233,8 +233,8 @@ def build_trainer(
     folder: Path,
 ) -> LogosTrainer:  # fmt: skip
     """Return the trainer of one stage."""
-    freeze_vision(model)
-    config = build_config(settings, folder)
+    _freeze_vision(model)
+    config = _build_config(settings, folder)
     trainer = LogosTrainer(model.hf, model.processor, samples, rows, settings, reward, config)
     silence(trainer)
     return trainer

@@ -40,11 +40,11 @@ class Cell(NamedTuple):
     word: str = "right"
 
 
-def find_folders(source: Path) -> list[Path]:
+def _find_folders(source: Path) -> list[Path]:
     """Return the result folders in a folder of `compare`, its baseline first; another result folder is alone.
 
     Example:
-        >>> find_folders(Path("results/compare"))                   # doctest: +SKIP
+        >>> _find_folders(Path("results/compare"))                   # doctest: +SKIP
         [PosixPath('results/compare/plain/pope'), PosixPath('results/compare/sage/pope')]
     """
     if (source / "results.json").is_file():
@@ -76,7 +76,7 @@ def write_table(sources: Sequence[Path]) -> str:
     Example:
         >>> print(write_table([Path("results/compare")]))           # doctest: +SKIP
     """
-    results = [read_results(folder) for source in sources for folder in find_folders(Path(source))]
+    results = [read_results(folder) for source in sources for folder in _find_folders(Path(source))]
     names = _name_rows(results)
     cells: dict[tuple[str, str], Cell] = {}
     first: dict[str, ResultFolder] = {}

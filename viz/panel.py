@@ -420,12 +420,12 @@ def format_notes(ds: xr.Dataset) -> str:
     return " ".join(notes)
 
 
-def shorten_list(names: str, longest: int = 5) -> str:
-    """Return the number of names in a comma-separated list, and the first of them.
+def shorten_list(names: str) -> str:
+    """Return the number of names in a comma-separated list, and the first five of them.
 
     Example:
-        >>> shorten_list("a, b, c", longest=2)
-        '3 (a, b, …)'
+        >>> shorten_list("a, b, c, d, e, f")
+        '6 (a, b, c, d, e, …)'
     """
     parts = names.split(", ")
-    return f"{len(parts)} ({', '.join(parts[:longest])}{', …' if len(parts) > longest else ''})"
+    return f"{len(parts)} ({', '.join(parts[:5])}{', …' if len(parts) > 5 else ''})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -18,17 +18,9 @@ from mmprobe.benchmarks.core.benchmark import (
     match_responses,
     take_images,
 )
-from mmprobe.benchmarks.core.prompts import Fills, Prompts, word_questions
+from mmprobe.benchmarks.core.prompts import Prompts, QuestionPrompts, word_questions
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.samples import Sample, load_short_samples
-
-
-class AmberPrompts(Prompts):
-    """The prompts of AMBER: what a question of its files is asked in."""
-
-    folder = "amber"
-
-    question: Annotated[str, Fills("question")]
 
 
 class Amber(WordedBenchmark):
@@ -39,7 +31,7 @@ class Amber(WordedBenchmark):
     long_answers: ClassVar[Mapping[str, int]] = {GENERATIVE: 256}
     unit: ClassVar[str] = "images"
     lists: ClassVar[tuple[str, ...]] = ("samples",)
-    form: ClassVar[type[Prompts]] = AmberPrompts
+    form: ClassVar[type[Prompts]] = QuestionPrompts
 
     profile: ScoringRules = Field(
         default="own",

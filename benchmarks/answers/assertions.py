@@ -20,7 +20,7 @@ _SENTENCES = re.compile(
 )
 # What begins another clause of a sentence; the first group begins one that says more about what it follows.
 _CLAUSES = re.compile(
-    r";\s+|,?\s+(?:(?<!anything )but|while|whereas|although|though|however|yet)\b,?\s*|\s+[\u2013\u2014-]\s+|\u2014|,\s+and\s+(?=the\b|it\b|[A-J]\b)|,\s+so\b"
+    r";\s+|,?\s+(?:(?<!anything )but|while|whereas|although|though|however|yet)\b,?\s*|\s+[\u2013\u2014-]\s+|\u2014|,\s+and\s+|,\s+so\b"
     r"|(?P<aside>,?\s+(?:since|because|which|who|whose|where|next to|near|beside|across)\b|,\s+(?=\w+(?:ing|ed)\b)|\s*\((?![A-Ja-j]\)|option)|:\s+)|(?P<comma>,\s+|\))",  # a comma ends an aside
 )
 _DENIED_BEFORE = re.compile(
@@ -178,7 +178,8 @@ def choose(
         >>> choose("The cat is small, but the animal in front is a dog.", find, "Which animal is in front?")
         'dog'
     """
-    asked = set(stems(question)) - LITTLE
+    order = [word for word in stems(question) if word not in LITTLE]
+    asked = set(order)
     rejects = not re.search(rf"\b(?:{_WORST})\b", question, re.IGNORECASE)
     ranked: list[tuple[tuple[int, ...], frozenset[Thing]]] = []
     denied: set[Thing] = set()
@@ -197,11 +198,12 @@ def choose(
         left = frozenset(thing for thing, *_ in named) - own
         if left and not clause.is_open:
             bare = not re.sub(r"\W", "", re.sub(r"(?i)\boption|answer\b", "", _cut(clause.text, named)))
-            about = len(
-                (asked - {each for thing, start, end in named for each in stems(clause.text[start:end])})
-                & set(stems(clause.text))
-            )
-            ranked.append(((2 * clause.concludes or bare, not clause.aside, about), left))
+            own_words = {each for _, start, end in named for each in stems(clause.text[start:end])}
+            about = (asked - own_words) & set(stems(clause.text))
+            first = min(map(order.index, about), default=len(order))  # what is asked for comes first
+            n_about = sum(1 + word.isdigit() for word in about)
+            rank = (2 * clause.concludes or bare, not clause.aside, n_about, len(left) == 1, -first)
+            ranked.append((rank, left))
     if not ranked:
         rest = among - denied
         return next(iter(rest)) if denied and len(rest) == 1 and len(among) > 2 else None

@@ -63,11 +63,7 @@ _NO_THING = re.compile(
     r"removed|moved|missing|changed|added|other|same|also|moreover|\w+ally)\b"
 )
 _HUE = r"colou?r"
-_TYPE_WORDS: dict[str, EditType] = {
-    **dict.fromkeys(("color", "colour", "recolor", "recolored", "color change", "colour change"), "color"),
-    **dict.fromkeys(("remove", "removed", "removal", "missing", "object removal"), "remove"),
-    **dict.fromkeys(("position", "position change", "move", "moved", "movement"), "position"),
-}
+_TYPES: dict[str, EditType] = {"color": "color", "colour": "color", "remove": "remove", "move": "position"}
 _SEE = r"(?:see|find|notice|spot|observe|identify|detect)"
 # Sentences that state no difference of their own: headings, that the images differ, and what ends a chat.
 _HEADING = re.compile(
@@ -85,7 +81,7 @@ _TUPLE = re.compile(r"[(\[]\s*['\"]?([A-Za-z ]{3,30})['\"]?\s*,\s*['\"]?([A-Za-z
 
 
 _DIFFERENCES = "How many differences are there?"  # the question that a count answers
-_N = rf"\d{{1,3}}|{'|'.join(WORDS)}"
+_N = rf"\d{{1,3}}|single|{'|'.join(WORDS)}"
 # "differ in two ways", "I found three: ..."
 _WAYS = re.compile(
     rf"\bdiffer in ({_N}) (?:ways?|details?|points?|places?|respects?|aspects?)\b"
@@ -178,18 +174,16 @@ def _read_tables(text: str) -> str:
         >>> _read_tables("| Object | First image | Second image |\\n|---|---|---|\\n| Car | red | blue |\\n| Dog | present | missing |")
         'car: red to blue\\ndog: removed'
     """
-    rows = [[cell.strip() for cell in row.split("|")] for row in _ROW.findall(text)]
+    rows = [
+        [cell.strip() for cell in row.split("|")][-3:] for row in _ROW.findall(text)
+    ]  # a number may precede
     if len(rows) < 3 or len(rows[0]) != 3 or any(len(row) != 3 for row in rows):
         return text
     sentences = []
     for thing, before, after in rows[1:]:
-        if re.fullmatch(r"[\s:-]*", before):
-            continue
         thing = re.sub(r"(?i)\b(?:of|the|presence|colou?r|position)\b", "", thing).strip().lower()
         if _THERE.fullmatch(before) and _GONE.fullmatch(after):
             sentences.append(f"{thing}: removed")
-        elif re.fullmatch(PLACE, before.lower()) and re.fullmatch(PLACE, after.lower()):
-            sentences.append(f"{thing}: moved from the {before.lower()} to the {after.lower()}")
         elif before.casefold() != after.casefold():
             sentences.append(f"{thing}: {before.lower()} to {after.lower()}")
     return "\n".join([*[part for part in [_ROW.sub("", text).strip()] if part], *sentences])
@@ -206,7 +200,9 @@ _POSSESSIVE = re.compile(r"\b((?:the|an?) )[a-z]+'s ([a-z]+(?: [a-z]+)?)")
 
 def _own(match: re.Match[str]) -> str:
     """Return whose thing it is without whose: the person's bag is a bag, and the car's paint is of the car."""
-    return f"{match[1]}{match[2]}" if find_phrases(match[2], _THINGS, FIRST_WORDS) else match.group()
+    return (
+        match.group() if re.match(rf"{_HUE}|position|location|paint", match[2]) else f"{match[1]}{match[2]}"
+    )
 
 
 _REPLACED = re.compile(
@@ -221,20 +217,20 @@ _IMAGE_PHRASE = re.compile(
     r"(?: (?:that|which) (?:is|was|are|were)(?: visible| present| shown| seen)?(?= in))?,? ?\(?(?:\b(?:in|from|of|to) )?\bthe (first|second) image\b\)?,?"
 )
 _VERB = (
-    r"is|are|was|were|has|have|had|turned|went|became|becomes|appears?|moved|shifted|changed|changes|disappeared|vanished|visible|present|shown|seen|that|which|no"
+    r"is|are|was|were|has|have|had|turned|went|became|becomes|appears?|moved|shifted|changed|changes|disappear(?:s|ed)|vanish(?:es|ed)|visible|present|shown|seen|that|which|no"
     r"|does|do|did|in|on|at|from|to|with|near|behind|beside|next|under|located"
 )
 _ONE = r"(?:(?:the|an?|one|two|three|\d) )?[a-z]+(?:[ -][a-z]+){0,3}?"
 _HAS_VERB = re.compile(rf"\b(?:{_VERB}|lacks|shows|contains|includes|looks|seems)\b")
 _NOUN = rf"(?P<thing>{_ONE}(?: and {_ONE}){{0,3}}?)"
 _PHRASE = re.compile(
-    rf"\s*(?P<pronoun>it|they)\b|\s*(?:there(?: is| are| was| were) (?:no (?:longer )?|not )?)?(?:the |a )?"
+    rf"\s*(?P<pronoun>it|they)\b|\s*(?:there(?: is| are| was| were) (?:no (?:longer )?|not )?|(?:has|shows|contains|includes) )?(?:the |a )?"
     rf"(?:(?:{_HUE}|position|location|presence|removal) (?:change )?of )?{_NOUN}"
-    rf"(?:'s)?(?=\s*[,:;.(!]|\s[\u2013\u2014-]\s|\s(?:{_VERB}|but)\b|\s*$|(?<='s)\s| (?:{_HUE}|position|location)\b)"
+    rf"(?:'s)?(?=\s*[,:;.(!]|\s[\u2013\u2014-]\s|\s(?:{_VERB}|but|\w+ing)\b|\s*$|(?<='s)\s| (?:{_HUE}|position|location)\b)"
 )
 # "The second image lacks the dog.", "Missing object: a dog"
 _LACKS = re.compile(
-    rf"^(?:(?:lacks|is missing|no longer (?:has|shows|contains|includes)|has no|shows no|does not (?:have|show|contain|include))(?: an?)?"
+    rf"^(?:(?:the \w+ )?(?:lacks|is missing|no longer (?:has|shows|contains|includes)|has no|shows no|does not (?:have|show|contain|include))(?: an?)?"
     rf"|(?:the )?(?:removed?|missing|gone)(?: objects?| items?)?:) {_NOUN}(?= (?:that|which|in|from)\b|\s*[.,;!]|\s*$)"
 )
 # "The first image has a dog, while the second does not."
@@ -250,7 +246,7 @@ _LOST = re.compile(
     r"|not (?:be )?(?:present|visible|there|seen|appear|exist|included|shown|in\b)|(?<=, )not\W*$|(?<=\bbut )not\W*$)"
 )
 _LOST_END = re.compile(
-    r"\s*(?:(?:be )?(?:present|visible|there|seen|appears?|exists?|included|shown)\b)?\s*(?:(?:from|in) (?:the )?(?:scene|image|picture|view)|entirely|completely"
+    r"\s*(?:(?:be )?(?:present|visible|there|seen|appears?|exists?|included|shown)\b)?\s*(?:(?:from|in|on) (?:the )?\w+|entirely|completely"
     r"|as well|too|it)?\s*[.!;,]?\s*"
 )
 _THERE_IS = re.compile(r"^\s*there (?:is|are|was|were) (?!no\b|not\b)|^\s*(?:shows|has|contains) ")
@@ -307,7 +303,9 @@ def _read_sentence(sentence: str, context: _Context) -> list[Claim] | None:
         about = _find_things(re.sub(rf" (?:{_HUE}|position|location)(?: change)?$", "", topic))
         if about and _OF_IT.match(text[label.end() :]):
             context.things, text = about, text[label.end() :]
-        elif not _find_things(topic) or topic.split()[-1] in text[label.end() :].split():
+        elif (not _find_things(topic) and _HAS_VERB.search(text, label.end())) or topic.split()[-1] in text[
+            label.end() :
+        ].split():
             text = text[label.end() :]
     if (gone := _GONE_FROM.fullmatch(text)) and (things_gone := _find_things(gone["thing"])):
         return [
@@ -378,7 +376,11 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
     recoloured = (
         bool(hues) and not places and (_RECOLOURED.search(rest) is not None or len(hues) == 2 and in_both)
     )
-    moved = _MOVED.search(plain) is not None or (len(places) == 2 and (in_both or " to " in rest))
+    moved = (
+        _MOVED.search(plain) is not None
+        or (len(places) == 2 and (in_both or " to " in rest))
+        or (len(places) == 1 and "now" in rest.split())
+    )
     if sum(map(bool, (lost, recoloured, moved and not recoloured))) > 1:
         return None
     if lost:
@@ -517,7 +519,9 @@ def _make_claim(
     """Return a claim of data. One of another type is a claim, too: it is never true."""
     if not kind.strip() or not category.strip():
         return None
-    edit_type, name = _TYPE_WORDS.get(kind.strip().lower()), category.strip().lower()
+    edit_type, name = _TYPES.get(kind.strip().lower()), category.strip().lower()
+    if edit_type is None and (told := _read_sentence(_with_arrows(f"{name}: {kind}"), _Context())):
+        edit_type, before, after = told[0].type, before or told[0].before, after or told[0].after
     return Claim(edit_type, _THINGS.get(name) or name, before, after, text=quote[:_QUOTE_CHARACTERS])
 
 

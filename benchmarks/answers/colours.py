@@ -114,8 +114,10 @@ def compare_colours(said: str, true: str) -> bool | None:
     if not all(re.fullmatch(COLOUR, colour) for colour in colours):
         return None
     (*tones, hue), (*true_tones, true_hue) = (normalize_colour(colour).split() for colour in colours)
+    if hue in true_tones or true_hue in tones:
+        return True  # navy is navy blue
     if hue == true_hue:
-        return True
+        return None if (set(true_tones) - set(tones)) & set(_NEAR) else True
     near, true_near = _NEAR.get(hue, ()), _NEAR.get(true_hue, ())
     if hue in true_near or true_hue in near or set(near) & set(true_near):
         return None
@@ -231,12 +233,8 @@ def find_things(text: str, names: Collection[str] = ()) -> list[tuple[str, Span]
 
 
 def _read_hues(words: str) -> str | None:
-    """Return the one colour of some words: `navy blue` is blue; None for two."""
+    """Return the one colour of some words; None for two."""
     hues = list(re.finditer(COLOUR, words))
-    if len(hues) == 2 and words[hues[0].end() : hues[1].start()] == " ":
-        first, second = (normalize_colour(hue.group()).split()[-1] for hue in hues)
-        if second in _NEAR.get(first, ()):
-            hues = hues[1:]
     return normalize_colour(hues[0].group()) if len(hues) == 1 else None
 
 

@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from mmprobe.benchmarks.answers.refusals import is_refusal
+from mmprobe.benchmarks.answers.refusals import is_notice, is_refusal
 from mmprobe.benchmarks.answers.words import TAKES_BACK, is_open
 from mmprobe.thoughts import drop_thoughts, find_opened
 
@@ -67,7 +67,7 @@ FORMS: tuple[Form, ...] = (
     _form("braces", r"\\f?boxed\s*\{", r"The area is \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
     _form(
         "lead",
-        r"\b(?:(?:the|my) )?(?:(?:final|correct|right|best|most (?:likely|plausible|accurate)) )?(?:answer|(?<=correct )option|(?<=correct )choice)"
+        r"\b(?:(?:the|my) )?(?:(?:final|correct|right|best|short|long|most (?:likely|plausible|accurate)) )?(?:answer|(?<=correct )option|(?<=correct )choice)"
         r"(?: (?:to (?:the|this|your) question))?(?:\s*:\s*|\s+is\b\s*:?\s*|\s*=\s*|\s*\n+\s*)(?=\S|$)",
         "So the answer is 12 cm.",
         "12 cm",
@@ -121,6 +121,16 @@ _MARKUP = re.compile(
     r"(?<![\w)*])\*+|\*+(?![\w(*])|`+|^[ \t]*(?:#{1,6}|>)[ \t]+|(?<!\w)__?(?=\w)|(?<=\w)__?(?!\w)",
     re.MULTILINE,
 )
+# Where a thing is, in tokens of a model: `<box>[[10,20,30,40]]</box>`, `"bbox_2d": [10, 20]`, `<point x="3" y="4">`.
+_COORDINATES = re.compile(
+    r"<(\|?(?:box|quad))[^>]*>.*?<\W*(?:box|quad)[^>]*>|\[?\[\d+(?:\.\d+)?(?:,\s*\d+(?:\.\d+)?){1,3}\]\]?|<points?\b[^>]*>",
+    re.IGNORECASE,
+)
+# "I cannot tell exactly, but there are 3": after a refusal that is not about the image, an answer.
+_YET = re.compile(
+    r"(?:[.;]\s|\n)\s*(?:but|however|that said|nevertheless|so|therefore|thus)\b|, but (?=it|the)",
+    re.IGNORECASE,
+)
 _LONGEST = 20_000  # characters of a response that are read, from its end; our choice
 _MOST_MARKS = 100  # marks of a form that are read; our choice
 _WINDOW = 300  # characters before and after a lead, and of a last sentence, that are read; our choice
@@ -131,7 +141,7 @@ _ENDS = "\"'\u2018\u2019\u201c\u201d\u00ab\u00bb_ \t\n"
 
 def clean(text: str) -> str:
     """Return a response without thoughts between tags, Markdown, TeX brackets and full-width characters."""
-    text = drop_thoughts(text.replace("\x00", ""))
+    text = _COORDINATES.sub("", drop_thoughts(text.replace("\x00", "")))
     text = re.sub(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e])", " ", text)  # 2\u00bd
     text = (
         unicodedata.normalize("NFKC", text)
@@ -196,6 +206,8 @@ def decide(response: str, read: Callable[[str], Value | None]) -> Decision[Value
         return Decision(None if refused or not declared else read(declared), True, refused)
     text = clean(response)[-_LONGEST:]
     spans = _find_marked(text)
+    if is_refusal(text) and not is_notice(text) and (but := _YET.search(text)):
+        return decide(text[but.end() :], read)
     if is_refusal(text) or not any(letter.isalnum() for letter in text):
         was_cut_off = bool(
             find_opened("", before=response)

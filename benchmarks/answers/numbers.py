@@ -214,7 +214,7 @@ _GROUPS = {"pair": 2, "couple": 2, "trio": 3}  # words of a number that text2num
 _SEVERAL = re.compile(rf"\b(?:an? )?({'|'.join(_GROUPS)}) of\b", re.IGNORECASE)
 _OF_A = re.compile(r"(?<=\d/\d) of an? (?=[a-z])")
 _MONEY_PARTS = re.compile(r"\b(\d+) dollars?,? and (\d{1,2}) cents?\b", re.IGNORECASE)
-_NOBODY = re.compile(r"\W*(?:nobody|no one|none)\b", re.IGNORECASE)
+_NOBODY = re.compile(r"\b(?:nobody|no one|none)\b", re.IGNORECASE)
 _ONE = re.compile(r"\b(?:an? single|one|single)\b(?!-)", re.IGNORECASE)
 
 
@@ -249,11 +249,11 @@ def write_digits(text: str) -> str:
     text = re.sub(r"\bhalf (?:an? )?dozen\b", "6", text, flags=re.IGNORECASE)
     text = re.sub(r"\bhalf an? (?=[a-z])", "0.5 ", text, flags=re.IGNORECASE)
     text = _SEVERAL.sub(lambda match: str(_GROUPS[match[1].lower()]), text)
-    text = _MONEY_PARTS.sub(lambda match: f"${match[1]}.{int(match[2]):02}", text)
     text = _DOZEN.sub(dozen, _OF_A.sub(" ", _PART.sub(part, _AND_A_PART.sub(mixed, text))))
     text = "\n".join(
         alpha2digit(line, "en", threshold=1.0) if line.strip() else line for line in text.split("\n")
     )
+    text = _MONEY_PARTS.sub(lambda match: f"${match[1]}.{int(match[2]):02}", text)
     text = re.sub(r"(?<!\d )\b(?:minus|negative) (?=\d)", "-", text, flags=re.IGNORECASE)
     return re.sub(r"\bzero\b", "0", _ONE.sub("1", text), flags=re.IGNORECASE)
 
@@ -291,13 +291,14 @@ _ASKED = re.compile(
     r"|\b(?:number|count) of (?:the )?(.+?)(?=\s+(?:are|is|do|does|can|have|has|in|on|at|that|you)\b|[?.,]|$)",
     re.IGNORECASE,
 )
-_ASSIGNED = re.compile(r"=\s*[-\d.]+[^.!?\n=]*(?:,|;|\band\b)[^.!?\n]*=\s*[-\d.]+\W*$")  # x = 3, y = 4
+_ASSIGNED = re.compile(
+    r"=\s*[-\d.]+[^.!?\n=]*(?:,|;|\band\b)(?! (?:so|hence|thus|therefore)\b)[^.!?\n]*=\s*[-\d.]+\W*$"
+)  # x = 3, y = 4
 _FROM_TO = re.compile(r"\bfrom ?$|\bfrom \d+(?: \w+)? to $", re.IGNORECASE)
 _IN_YEAR = re.compile(r"\b(?:in|since|by|of) $", re.IGNORECASE)
 _THERE_ARE = re.compile(r"\bthere (?:are|is|were|was) (?:only |just |exactly )?$", re.IGNORECASE)
 _IN_TOTAL = re.compile(r"[^.!?\n]{0,30}\b(?:in total|in all|altogether)\b", re.IGNORECASE)
 _ENDS_SENTENCE = re.compile(r"\s*(?:altogether|in total|in all|overall)?\s*(?:[.!?\n]|$)", re.IGNORECASE)
-_ANYTHING = {"object", "objects", "thing", "things", "item", "items"}
 
 
 class _Stated(NamedTuple):
@@ -314,19 +315,13 @@ def _find_stated(text: str, noun: str, only_asked: bool, question: str) -> Quant
     """Return the number that sentences give: of what is asked for, the only one, one of a conclusion, or of the clause that is
     about the question's things."""
     plain = _plain_numbers(text)
+    if noun:
+        plain = _NOBODY.sub(f"0 {noun}", plain)
+        no = rf"(?:\bno|\b(?:\w+n't|not) (?:\w+ ){{0,2}}any) ((?:[a-z]+ ){{0,2}}?{re.escape(noun)}\b)"
+        plain = re.sub(no, r"0 \1", plain, flags=re.IGNORECASE)
     if _ASSIGNED.search(plain):
         return None
     found, years = _list_stated(plain, noun)
-    if noun and not any(each.counts for each in found) and _NOBODY.match(plain):
-        return Quantity(0.0)
-    if noun and re.search(
-        rf"(?:\bno|(?:\bnot|n't) (?:\w+ ){{0,2}}any) (?:\w+ ){{0,2}}?{re.escape(noun)}\b",
-        plain,
-        re.IGNORECASE,
-    ):
-        first = re.split(r"(?<=[.!?])\s|\n", plain.strip(), maxsplit=1)[0]
-        in_first = any(each.counts for each in _list_stated(first, noun)[0])
-        return Quantity(0.0) if not in_first and (first == plain or _DENIED_FIRST.match(first)) else None
     n_counts = sum(each.counts for each in found)
     if noun and (only_asked or n_counts):
         found = [each for each in found if each.counts or (each.concludes and each.is_last)]
@@ -342,7 +337,9 @@ def _find_stated(text: str, noun: str, only_asked: bool, question: str) -> Quant
                 if each.counts or not (noun and n_counts):
                     yield each.quantity, *each.span
 
-        chosen = choose(plain, find, question) or _find_beside(plain, question)
+        chosen = None
+        for about in (question.replace(noun, ""), question):  # of five zebras two drink
+            chosen = chosen or choose(plain, find, about) or _find_beside(plain, about)
         return None if chosen is None or math.isnan(chosen.value) else chosen
     return quantities[-1] if quantities and not math.isnan(quantities[-1].value) else None
 
@@ -359,12 +356,6 @@ def _find_beside(plain: str, question: str) -> Quantity | None:
         return None
     found, _ = _list_stated(parts[shared.index(max(shared))], "")
     return found[0].quantity if len(found) == 1 else None
-
-
-_DENIED_FIRST = re.compile(
-    r"\W*(?:there (?:are|is|aren't|isn't)|i (?:do not|don't|can't|cannot) see|no\b|(?:it|the \w+) (?:has|does))",
-    re.IGNORECASE,
-)
 
 
 def stated_quantities(text: str) -> list[Quantity | None]:
@@ -425,9 +416,7 @@ def _counts(after: str, noun: str) -> bool:
         return True
     words = re.findall(r"[a-z'-]+|[^\sa-z'-]", after.casefold())[:4]
     own = noun.casefold()
-    forms = {own, *make_plurals(own), *({own[:-1]} if own.endswith("s") else ())} | (
-        _ANYTHING if own in _ANYTHING else set()
-    )
+    forms = {own, *make_plurals(own), own.removesuffix("s")}
     for word in words:
         if not word[0].isalpha() or word in ("with", "of", "in", "on", "from", "and", "or"):
             return False
@@ -450,7 +439,11 @@ def same_quantity(said: Quantity, true: Quantity, question: str = "") -> bool:
         True
     """
     value = convert(said, true, question)
-    return value is not None and math.isclose(value, true.value, rel_tol=1e-6, abs_tol=1e-9)
+    named = re.search(r"\bin (thousand|million|billion|trillion)s?\b", question, re.IGNORECASE)
+    scales = (1, _SCALES[named[1].lower()]) if named else (1,)  # of a table in millions
+    return value is not None and any(
+        math.isclose(value, true.value * scale, rel_tol=1e-6, abs_tol=1e-9) for scale in scales
+    )
 
 
 def convert(said: Quantity, true: Quantity, question: str = "") -> float | None:
@@ -472,8 +465,6 @@ def convert(said: Quantity, true: Quantity, question: str = "") -> float | None:
         return shown if math.isclose(shown, true.value, rel_tol=1e-6) else said.value
     if not own or not target or own == target:
         return said.value
-    if {own, target} & set(_MONEY.values()):
-        return None
     registry = _registry()
     try:
         value = registry.Quantity(said.value, own).to(target).magnitude
@@ -485,11 +476,6 @@ def convert(said: Quantity, true: Quantity, question: str = "") -> float | None:
 def _unit(written: str) -> str:
     """Return pint's name of a unit, the sign of a currency, or nothing for other words."""
     words = " ".join(_raise(written).split())
-    words = re.sub(
-        r"^(square|cubic|sq\.?|cu\.?) ([a-z]+)",
-        lambda match: f"{match[2]}^{2 if match[1][0] == 's' else 3}",
-        words,
-    )
     if words.casefold() in _MONEY:
         return _MONEY[words.casefold()]
     parts = re.split(r"(/| per |\^[23])", words)
@@ -565,9 +551,6 @@ def same_expression(first: str, second: str) -> bool | None:
 
 def _plain(text: str) -> str:
     text = unicodedata.normalize("NFKC", clean(text).strip().strip("$").rstrip("."))
-    text = re.sub(
-        r"(?<![\w.])(\d+)\s*\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}", r"(\1+\2/\3)", text
-    )  # one and a half
     text = re.sub(
         r"(?:\u221a|(?<![\\a-z])sqrt)\s*(\d+|\([^()]*\))", r"\\sqrt{\1}", text.replace("\u03c0", "\\pi ")
     )

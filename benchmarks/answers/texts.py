@@ -21,8 +21,8 @@ _HUES = (
     "golden|gold|silver|navy|maroon|cream|lavender|lime|olive|crimson|scarlet|aqua|indigo"
 )
 _HUE_NAMES = {"grey": "gray", "golden": "gold", "violet": "purple", "aqua": "cyan"}
-_MODIFIERS = "light|dark|bright|pale|deep|vivid"
-COLOUR = rf"(?:(?:{_MODIFIERS})[ -])?(?:{_HUES})\b"
+_MODIFIERS = "light|dark|bright|pale|deep|vivid|navy|sky|royal|lime|olive|forest|neon|hot|golden"
+COLOUR = rf"(?:(?:{_MODIFIERS})[ -])*(?:{_HUES})\b"
 _MARKUP = re.compile(r"</?[A-Za-z!][^<>]{0,200}>|[*`]+|(?m:^[ \t>]*#{1,6}[ \t]+)|(?<!\w)__?|__?(?!\w)|```\w*")
 _CONCLUSION = re.compile(
     r"^[ \t]*(?:therefore|(?:final )?answer|conclusion)\s*:[ \t]*", re.IGNORECASE | re.MULTILINE

@@ -42,6 +42,13 @@ _AS_TEXT = re.compile(
 )  # of a question: its answer is what is written, so 12/5 is not 2.4
 
 
+# "The author is not visible on the cover.", "I don't see a name."
+_UNSEEN = re.compile(
+    r"(?:\bnot|n't) (?:clearly |fully )?(?:visible|legible|readable|mentioned|shown|specified|provided|given|identified|discernible|see)\b",
+    re.IGNORECASE,
+)
+
+
 def judge_text(response: str, *true: str, question: str = "") -> Verdict:
     """Return whether a response gives one of the true answers.
 
@@ -70,7 +77,7 @@ def judge_text(response: str, *true: str, question: str = "") -> Verdict:
     firm = firm_sentences(text)
     verdicts = [_judge(firm, truth, question) for truth in true] if firm else []
     for verdict in ("right", "unread", "other", "wrong"):
-        if verdict in verdicts:
+        if verdict in verdicts and not (verdict == "other" and _UNSEEN.search(firm)):
             return verdict  # type: ignore[return-value]
     return "unread"
 
@@ -95,7 +102,6 @@ def _is_same(said: str, truth: str, question: str) -> bool:
 
 def _squash(text: str) -> str:
     """Return a text without case, spaces and punctuation at its ends: `AB 123` is `ab123`."""
-    text = re.sub(r"(?<=[a-z])-(?=[a-z])", "", text)  # ice-cream
     return re.sub(r"\s+", "", unicodedata.normalize("NFKC", text)).strip(".,;:!\"'*").casefold()
 
 
@@ -114,9 +120,6 @@ def _judge(text: str, truth: str, question: str) -> Verdict:
         said = read_quantity(text, question)
         if said is not None:
             return "right" if same_quantity(said, quantity, question) else "wrong"
-        same = same_expression(text, truth)
-        if same is not None:
-            return "right" if same else "wrong"
         several = stated_quantities(text)
         is_none = several and not any(
             each is None or same_quantity(each, quantity, question) for each in several
@@ -141,8 +144,10 @@ def _judge_mathematics(text: str, truth: str) -> Verdict:
     """Judge the whole text, or what its last sentence says that it is."""
     last = re.split(r"(?<=[.!])\s|\n", text.strip())[-1].rstrip(".")
     last = re.split(r",? \b(?:so|hence|thus|therefore|giving|gives)\b", last)[-1]
-    ends = [re.split(r"\bis\b|\bare\b|:", last)[-1], last.rpartition("=")[2] if "=" not in truth else last]
-    said = [_same_mathematics(part.strip(" $."), truth) for part in (text, *ends)]
+    ends = [text, re.split(r"\b(?:is|are|equals)\b|:", last)[-1], *re.findall(r"\$([^$]+)\$", last)]
+    ends.append(last.rpartition("=")[2] if "=" not in truth else last)
+    bare = [re.sub(r"(?:\s+[a-z]{2,})+$", "", part) for part in ends]  # without words of units
+    said = [_same_mathematics(part.strip(" $."), truth) for part in bare]
     verdicts = [same for same in said if same is not None]
     return "right" if True in verdicts else "wrong" if verdicts else _judge_words(text, truth)
 
@@ -294,7 +299,7 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
             if (
                 0 < n_shared < max(shared)
                 or clause.is_open
-                or clause.aside.strip(":")
+                or clause.aside.strip(":(") not in ("", "whose")
                 or offers_others(clause.text, start, end)
             ):
                 is_open = True

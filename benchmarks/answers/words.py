@@ -21,13 +21,22 @@ _CORRECTS = re.compile(
 )
 
 
+_CUT_OFF = re.compile(
+    r"(?:,|\b(?:the|an?|of|to|on|in|at|is|are|and|or|with|from|by|for|which|that|his|her|its|their|there))\s*\Z"
+)
+
+
 def corrected(text: str) -> str:
     """Return what a text says after it last takes itself back; all of it where it does not, or where nothing follows.
+
+    Of a text that was cut off in the middle of a sentence it is the first one.
 
     Example:
         >>> corrected("There are 2 chairs. Wait, actually one more is hidden. So 3.")
         'actually one more is hidden. So 3.'
     """
+    if _CUT_OFF.search(text[-40:]):
+        text = re.split(r"(?<=[.!?:])\s", text, maxsplit=1)[0]
     ends = [match.end() for match in _CORRECTS.finditer(text)]
     rest = text[ends[-1] :] if ends else ""
     return rest if any(map(str.isalnum, rest)) else text

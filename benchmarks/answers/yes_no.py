@@ -10,6 +10,7 @@ from mmprobe.benchmarks.answers.coco import find_category
 from mmprobe.benchmarks.answers.colours import compare_colours
 from mmprobe.benchmarks.answers.forms import Decision, clean, decide
 from mmprobe.benchmarks.answers.places import find_places
+from mmprobe.benchmarks.answers.refusals import is_notice
 from mmprobe.benchmarks.answers.texts import COLOUR
 from mmprobe.benchmarks.answers.words import corrected, has_denial
 
@@ -53,29 +54,11 @@ _ABSENT = re.compile(
 )
 _SAME = re.compile(r"\b(?:same|identical|equal|alike)\b", re.IGNORECASE)
 _DIFFERENT = re.compile(r"\b(?:differ\w*|changed?|changes)\b", re.IGNORECASE)
-_EXCLUDING = [
-    {stem(word) for word in pair.split()}
-    for pair in (
-        "on off",
-        "open closed",
-        "left right",
-        "day night",
-        "full empty",
-        "asleep awake",
-        "sleeping awake",
-        "sitting standing",
-        "wet dry",
-        "indoors outdoors",
-        "inside outside",
-        "top bottom",
-        "above below",
-        "front back",
-        "up down",
-        "young old",
-        "clean dirty",
-        "male female",
-    )  # fmt: skip
-]
+_OPPOSITES = """on/off open/closed left/right day/night full/empty asleep/awake sleeping/awake sitting/standing wet/dry
+indoors/outdoors inside/outside top/bottom above/below over/under front/back front/behind up/down young/old clean/dirty
+male/female long/short"""
+_EXCLUDING = [{stem(word) for word in pair.split("/")} for pair in _OPPOSITES.split()]
+_RELATIONS = set(stems("left right above below over under behind front than on in inside"))
 _PHRASE = re.compile(
     r"\s(?:on|in|at|against|near|next to|under|behind|along|beside|by|with) (?:the|a|an|his|her|its|their|this) [^?]*$",
     re.IGNORECASE,
@@ -84,25 +67,7 @@ _SOMEBODY = re.compile(r"\b(?:(?:any|some) ?(?:one|body)|people)\b", re.IGNORECA
 _NOTHING = re.compile(r"\banything\W*$|\bnothing\b", re.IGNORECASE)  # he is not holding anything
 _NOBODY = re.compile(r"\b(?:nobody|no one)\b", re.IGNORECASE)
 _ABOUT = LITTLE | set(
-    map(
-        stem,
-        [
-            "visible",
-            "present",
-            "presence",
-            "here",
-            "both",
-            "two",
-            "between",
-            "contain",
-            "appear",
-            "look",
-            "clearly",
-            "also",
-            "its",
-            "one",
-        ],
-    )
+    stems("visible present presence here both two between contain appear look clearly also its one")
 )
 
 Said = Literal["yes", "no"]
@@ -126,6 +91,8 @@ def read_yes_no(response: str, question: str = "") -> Said | None:
     if first and not (first["rest"] or "").strip(" .!"):
         return _say(text, question)  # whatever follows: "No. I can't see it."
     decision: Decision[Said] = decide(response, lambda part: _say(part, question))
+    if decision.refused and first and not is_notice(text):
+        return _say(text, question)  # "No, it cannot be read."
     if decision.value or decision.marked or decision.refused or not question or (first and first["rest"]):
         return decision.value
     return _find_stated(text, question)
@@ -159,6 +126,8 @@ def _say(text: str, question: str) -> Said | None:
 
 def _find_stated(text: str, question: str) -> Said | None:
     """Return what the first sentence says to a question, or else all others that say something."""
+    for word, same in (("shut", "closed"), ("ajar", "open")):
+        text, question = (re.sub(rf"\b{word}\b", same, each) for each in (text, question))
     asked = _ASKED.search(question)
     if asked is None or re.search(r"\bor\b", asked["rest"].replace("country or region", "country")):
         return None
@@ -204,7 +173,7 @@ def _state(clause: str, asked: str) -> Said | None:
     if not denied and any(
         word in pair and (pair - {word}) & set(said) for word in missing for pair in _EXCLUDING
     ):
-        return "no"
+        return "yes" if _is_turned(asked, clause) else "no"
     is_told = (
         not missing
         or (about_it and wanted[-1] in said)
@@ -215,7 +184,10 @@ def _state(clause: str, asked: str) -> Said | None:
             word: [m.span() for m in re.finditer(r"[A-Za-z]+", clause) if stem(m.group()) == word]
             for word in wanted
         }
+        if not missing and _is_turned(asked, clause):
+            return None if denied else "no"
         if not missing and spans[wanted[-1]]:
+            clause = clause.replace(" than ", " with ")  # denies nothing here
             each = any(all(is_denied(clause, *span) for span in found) for found in spans.values() if found)
             denied = each or has_denial(clause[: spans[wanted[-1]][0][0]])
         return "no" if denied else "yes"
@@ -230,6 +202,19 @@ def _state(clause: str, asked: str) -> Said | None:
     hues, others = (set(re.findall(COLOUR, text, re.IGNORECASE)) for text in (asked, clause))
     are_two = len(hues) == len(others) == 1 and stems(min(hues))[-1] == last
     return "no" if are_two and compare_colours(min(others), min(hues)) is False else None
+
+
+def _is_turned(asked: str, clause: str) -> bool:
+    """Return whether a clause has the things of a relation the other way round: `the dog is behind the cat`."""
+    wanted, said = stems(asked), stems(clause)
+    return any(
+        (said[j] == wanted[i] or {said[j], wanted[i]} in _EXCLUDING)
+        and set(wanted[:i]) & set(said[j:]) - _ABOUT
+        and set(wanted[i + 1 :]) & set(said[:j]) - _ABOUT
+        for i in range(len(wanted))
+        if wanted[i] in _RELATIONS
+        for j in range(len(said))
+    )
 
 
 def first_word(response: str) -> Literal["yes", "no", "unknown"]:

@@ -162,6 +162,8 @@ class WordedBenchmark(Benchmark):
 
     def model_post_init(self, context: Any) -> None:
         """Read the prompts, so that a wrong wording or file is refused before anything is done."""
+        if self.wording not in (own := list_wordings(self.form)):
+            raise InputError(f"{self.name}: has no wording {self.wording!r}; its own: {', '.join(own)}")
         self._texts = read_prompts(self.form, self.wording, self.prompts)
 
     @property

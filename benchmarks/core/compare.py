@@ -25,7 +25,7 @@ from mmprobe.benchmarks.core.benchmark import (
     make_benchmarks,
     wording_of,
 )
-from mmprobe.benchmarks.core.perturbations import check_kind
+from mmprobe.benchmarks.core.perturbations import check_perturbation
 from mmprobe.benchmarks.core.results import Metric, paired_difference, paired_p, values_on_shared
 from mmprobe.benchmarks.core.runner import (
     answers_ledger,
@@ -44,6 +44,7 @@ from mmprobe.models import Model
 from mmprobe.models.checkpoints import locate
 from mmprobe.models.compiled import say_compiled
 from mmprobe.models.loading import settings_in_force
+from mmprobe.notebook import markdown_table
 from mmprobe.settings import (
     AskSettings,
     DataSettings,
@@ -112,7 +113,7 @@ def make_contenders(
     if sweep is not None:
         contenders += _sweep_contenders(sweep)
     for kind in perturbations:
-        check_kind(kind)
+        check_perturbation(kind)
         contenders.append(Contender(f"plain, {kind}", "plain", {}, kind))
     if "plain" not in [contender.name for contender in contenders]:
         contenders.insert(0, Contender("plain", "plain", {}))
@@ -397,16 +398,16 @@ def markdown(ds: xr.Dataset, metrics: Sequence[str] | None = None) -> str:
     number of questions, and how many of them are unread. Where not all questions are shared, both values are over those that are.
     """
     contenders = [str(name) for name in ds["contender"].values]
-    lines = [f"| metric | {' | '.join(contenders)} |", "|---" * (len(contenders) + 1) + "|"]
+    rows = []
     for metric in ds["metric"].values if metrics is None else metrics:
         baseline = float(ds["value"].sel(metric=metric, contender=contenders[0]))
         cells = [_cell(ds.sel(metric=metric, contender=contender), baseline) for contender in contenders]
-        lines.append(f"| {metric} | {' | '.join(cells)} |")
+        rows.append([metric, *cells])
     for title, name in (("tokens per second", "tokens_per_second"), ("extra memory, MB", "extra_memory")):
         if name in ds and bool(ds[name].notnull().any()):
             cells = ["" if np.isnan(value) else f"{value:.0f}" for value in ds[name].values]
-            lines.append(f"| {title} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            rows.append([title, *cells])
+    return markdown_table(["metric", *contenders], rows)
 
 
 def _cell(ds: xr.Dataset, baseline_value: float) -> str:

@@ -20,7 +20,7 @@ from mmprobe.benchmarks.core.benchmark import (
     wording_of,
 )
 from mmprobe.benchmarks.core.likelihood import HEADLINE, check_closed, check_reading
-from mmprobe.benchmarks.core.perturbations import check_kind, paired_changes
+from mmprobe.benchmarks.core.perturbations import check_perturbation, paired_changes
 from mmprobe.benchmarks.core.results import Metric, add_truth, group_by_images, write_results
 from mmprobe.benchmarks.core.stability import check_samples, run_several
 from mmprobe.benchmarks.judges.judge import LEXICAL, open_judging
@@ -157,7 +157,7 @@ def evaluate(
     if trace_with is not None:
         _check_reader(trace_with, trace, folder)
     if perturbation is not None:
-        check_kind(perturbation)
+        check_perturbation(perturbation)
     if folder.part is not None and (data.data is None or perturbation is not None or folder.overwrite):
         raise InputError(
             f"{name_option('shard')}: needs {name_option('data')} (make-pairs draws pairs), and goes neither with a perturbation nor "

@@ -113,7 +113,7 @@ def _make_task(benchmark: Benchmark, data: DataSettings, seed: int, judge: str) 
         dataset=MemoryDataset(dataset, name=benchmark.name),
         metadata={"wording": wording_of(benchmark)},
         solver=ask_all(benchmark, truth, images, running),
-        scorer=whole_benchmark(benchmark, truth, running, judging),
+        scorer=_whole_benchmark(benchmark, truth, running, judging),
         config=GenerateConfig(
             max_tokens=longest(answer_lengths(benchmark)),
             temperature=AskSettings().temperature,
@@ -198,7 +198,7 @@ def _whole_metric(benchmark: Benchmark, truth: Any, running: list[str], judging:
     return whole()
 
 
-def whole_benchmark(benchmark: Benchmark, truth: Any, running: list[str], judging: Judging) -> Scorer:
+def _whole_benchmark(benchmark: Benchmark, truth: Any, running: list[str], judging: Judging) -> Scorer:
     """Return a scorer that keeps each answer. The metrics are those of all answers, as in `mmprobe bench`.
 
     A judge labels the answers at the end, when `running` is empty. `judging` then has its
@@ -302,11 +302,11 @@ class LocalModelAPI(ModelAPI):
             raise InputError(f"{sample.id}: {made.failures[0]['message']}")
         answer = made[sample.id].response, made[sample.id].steps["id"].values.tolist()
         with lock_folder(run, "tracing into it"):
-            move_into_run(part, run)
+            _move_into_run(part, run)
         return answer
 
 
-def move_into_run(part: Path, run: Path) -> None:
+def _move_into_run(part: Path, run: Path) -> None:
     """Move traces into another run, in place of those of the same id. Raises InputError for other settings."""
     added = json.loads((part / "run.json").read_text(encoding="utf-8"))
     file = run / "run.json"

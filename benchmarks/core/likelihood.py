@@ -340,7 +340,7 @@ def likelihood_metrics(told: Mapping[str, Mapping[str, Any]]) -> dict[str, Metri
         metrics[f"likelihood_accuracy[kept={percent}%]"] = accuracy(kept)["likelihood_accuracy"]
     metrics |= metrics_by_group("closed", [record["kind"] for record in records], accuracy, smallest=2)
     counts = [None if record["correct"] is None else _count(record) for record in records]
-    metrics["likelihood_ece"] = with_ids({"": count_metric(counts, calibration_error, "lower")}, ids)[""]
+    metrics["likelihood_ece"] = with_ids({"": count_metric(counts, _calibration_error, "lower")}, ids)[""]
     metrics["likelihood_agreement"] = mean([record["agrees"] for record in records])
     metrics["likelihood_mass"] = mean(
         [None if record["mass"] is None else min(record["mass"], 1.0) for record in records]
@@ -365,14 +365,14 @@ def _count(record: Mapping[str, Any]) -> list[float]:
     return counts.ravel().tolist()
 
 
-def calibration_error(counts: np.ndarray) -> np.ndarray:
+def _calibration_error(counts: np.ndarray) -> np.ndarray:
     """Return the expected calibration error [...] of summed counts [..., 3 * bin]: the mean over questions of how far the mean
     confidence of their bin is from its accuracy.
 
     Example:
         >>> counts = np.zeros((3, BINS))
         >>> counts[:, 8] = 5, 4.0, 3
-        >>> round(float(calibration_error(counts.ravel())), 3)
+        >>> round(float(_calibration_error(counts.ravel())), 3)
         0.2
     """
     number, confidence, right = np.moveaxis(counts.reshape(*counts.shape[:-1], 3, BINS), -2, 0)

@@ -25,12 +25,12 @@ IMPLICIT = "<question>{}</question>\n<answer></answer>"  # tags that add no mean
 BLOCKS = 8  # blocks along each side of an image, our choice
 
 
-def begin_answer(sample: Sample, folder: Path, seed: int) -> Sample:
+def _begin_answer(sample: Sample, folder: Path, seed: int) -> Sample:
     """Let `The answer is` follow the question."""
     return sample.model_copy(update={"question": sample.question + EXPLICIT})
 
 
-def suggest_target(sample: Sample, folder: Path, seed: int) -> Sample:
+def _suggest_target(sample: Sample, folder: Path, seed: int) -> Sample:
     """Suggest an answer that is wrong, after the question (figure 13): `metadata.target`, or else one of the other answers.
 
     Of yes and no, and of options, one of those that are wrong is drawn (our choice); a number is suggested one too high.
@@ -39,7 +39,7 @@ def suggest_target(sample: Sample, folder: Path, seed: int) -> Sample:
         InputError: the sample has no answer to suggest.
 
     Example:
-        >>> suggest_target(Sample(id="1", question="Is it red?", answer="yes"), Path("out"), 0).question
+        >>> _suggest_target(Sample(id="1", question="Is it red?", answer="yes"), Path("out"), 0).question
         'Is it red? The answer is no.'
     """
     target = sample.metadata.get("target")
@@ -57,7 +57,7 @@ def suggest_target(sample: Sample, folder: Path, seed: int) -> Sample:
     return sample.model_copy(update={"question": f"{sample.question}{EXPLICIT} {target}."})
 
 
-def put_into_tags(sample: Sample, folder: Path, seed: int) -> Sample:
+def _put_into_tags(sample: Sample, folder: Path, seed: int) -> Sample:
     """Put the question into tags that say nothing."""
     return sample.model_copy(update={"question": IMPLICIT.format(sample.question)})
 
@@ -76,13 +76,13 @@ PERTURBATIONS: Registry[Perturbation] = Registry(
     "perturbation",
     "perturbations",
     {
-        "explicit": begin_answer,
-        "implicit": put_into_tags,
+        "explicit": _begin_answer,
+        "implicit": _put_into_tags,
         "mask-25": partial(mask, 0.25),
         "mask-50": partial(mask, 0.5),
         "mask-75": partial(mask, 0.75),
         "mask-100": partial(mask, 1.0),
-        "target": suggest_target,
+        "target": _suggest_target,
     },
 )
 """Every perturbation by its name."""
@@ -95,16 +95,16 @@ def perturb(sample: Sample, kind: str, folder: Path, seed: int = 0) -> Sample:
         >>> perturb(Sample(id="1", question="Are they the same?"), "explicit", Path("out")).question
         'Are they the same? The answer is'
     """
-    check_kind(kind)
+    check_perturbation(kind)
     change = PERTURBATIONS[kind]
     return check_made(change, change(sample, folder, seed), Sample)
 
 
-def check_kind(kind: str) -> None:
+def check_perturbation(kind: str) -> None:
     """Check the name of a perturbation: raise InputError if there is no such kind.
 
     Example:
-        >>> check_kind("mask-25")
+        >>> check_perturbation("mask-25")
     """
     if kind not in PERTURBATIONS:
         raise InputError(f"perturbation {kind!r}: choose {', '.join(PERTURBATIONS)}")

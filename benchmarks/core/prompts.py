@@ -152,6 +152,14 @@ class Prompts(BaseModel):
     folder: ClassVar[str]
 
 
+class QuestionPrompts(Prompts):
+    """The prompts of a benchmark whose questions are asked as its files have them."""
+
+    folder = "question"
+
+    question: Annotated[str, Fills("question")]
+
+
 AnyPrompts = TypeVar("AnyPrompts", bound=Prompts)
 
 
@@ -195,19 +203,16 @@ def default_prompts(form: type[AnyPrompts]) -> AnyPrompts:
 
 
 def read_prompts(form: type[AnyPrompts], wording: str = DEFAULT, file: Path | None = None) -> AnyPrompts:
-    """Return a benchmark's prompts in a wording, with the texts of a user's file in place of some.
+    """Return a benchmark's prompts in one of its wordings, with the texts of a user's file in place of some.
 
     Raises:
-        InputError: the benchmark has no such wording, or the file is not a mapping from the names of its prompts to
-            texts with the placeholders that they need.
+        InputError: the file is not a mapping from the names of the prompts to texts with the placeholders that they need.
 
     Example:
         >>> from mmprobe.benchmarks.magic.prompts import MagicPrompts
         >>> "bounding boxes" in read_prompts(MagicPrompts, "paper").question
         True
     """
-    if wording not in (wordings := list_wordings(form)):
-        raise InputError(f"{form.folder}: has no wording {wording!r}; its own: {', '.join(wordings)}")
     names = dict.fromkeys([DEFAULT, wording])
     sources = [_shared(form), *(_read_text(form.folder, name) for name in names)]
     if file is not None:

@@ -15,6 +15,7 @@ import xarray as xr
 from mmprobe.benchmarks.core.benchmark import make_benchmark
 from mmprobe.benchmarks.core.evaluate import evaluate
 from mmprobe.errors import InputError, unknown_name
+from mmprobe.notebook import markdown_table
 from mmprobe.samples import image_sets
 from mmprobe.settings import AskSettings, ModelSettings
 from mmprobe.stats.estimate import Estimate, estimate_mean, format_number
@@ -175,7 +176,7 @@ def _make_dataset(
 
 def markdown(ds: xr.Dataset) -> str:
     """Return the table of a sweep in Markdown, a row a value."""
-    lines = [f"| {ds.attrs['option']} | {' | '.join(MEASURES)} |", "|---|" + "---|" * len(MEASURES)]
+    rows = []
     for value in ds["setting"].values:
         row = ds.sel(setting=value)
         cells = []
@@ -183,5 +184,5 @@ def markdown(ds: xr.Dataset) -> str:
             ends = [float(row[f"{name}{end}"]) for end in ("_low", "_high")] if f"{name}_low" in row else []
             between = f" [{format_number(ends[0], '.3f')}, {format_number(ends[1], '.3f')}]" if ends else ""
             cells.append(f"{format_number(float(row[name]), '.3f')}{between}")
-        lines.append(f"| {value} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([value, *cells])
+    return markdown_table([ds.attrs["option"], *MEASURES], rows)

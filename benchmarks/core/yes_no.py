@@ -9,7 +9,7 @@ from pydantic import Field
 
 from mmprobe.benchmarks.answers.yes_no import first_word, read_yes_no
 from mmprobe.benchmarks.core.benchmark import ScoringRules, WordedBenchmark, match_responses, take_images
-from mmprobe.benchmarks.core.prompts import word_questions
+from mmprobe.benchmarks.core.prompts import Prompts, QuestionPrompts, word_questions
 from mmprobe.samples import Sample
 
 
@@ -18,6 +18,7 @@ class YesNoBenchmark(WordedBenchmark):
 
     max_new_tokens: ClassVar[int] = 32
     unit: ClassVar[str] = "images"
+    form: ClassVar[type[Prompts]] = QuestionPrompts
 
     profile: ScoringRules = Field(
         default="own",

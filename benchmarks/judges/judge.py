@@ -25,7 +25,7 @@ JUDGES: Registry[Callable[[Sequence[str], str | Path | None, bool], Judge | None
     "judge",
     "judges",
     {
-        "lexical": "mmprobe.benchmarks.judges.judge:use_rules",
+        "lexical": "mmprobe.benchmarks.judges.judge:_use_rules",
         "model": "mmprobe.benchmarks.judges.model:open_model_judge",
         "ensemble": "mmprobe.benchmarks.judges.ensemble:open_ensemble_judge",
     },
@@ -124,7 +124,7 @@ def first_item(judgement: Judgement[Item] | None) -> Item | None:
     return judgement.items[0] if judgement is not None and judgement.items else None
 
 
-def use_rules(models: Sequence[str], cache: str | Path | None = None, retry_unscored: bool = True) -> None:
+def _use_rules(models: Sequence[str], cache: str | Path | None = None, retry_unscored: bool = True) -> None:
     """Label by the benchmark's own rules, without a model."""
 
 

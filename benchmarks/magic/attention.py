@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mmprobe.analyses.grids import split_grids
-from mmprobe.analyses.regions import covered_shares
+from mmprobe.analyses.regions import covered_shares, split_grids
 from mmprobe.benchmarks.core.results import Direction, Metric, mean_metric
 from mmprobe.benchmarks.magic.data import MagicQuestion
 from mmprobe.benchmarks.magic.metrics import magiscore

@@ -103,11 +103,11 @@ def true_references(question: MirageQuestion) -> list[str]:
     return question.references or ([] if chain is None else [chain])
 
 
-def is_near_by_code(number: float, true: float) -> bool:
+def _is_near_by_code(number: float, true: float) -> bool:
     """Return whether min(p / t, t / p) is 0.95 or more, as the released code compares approximate answers.
 
     Example:
-        >>> is_near_by_code(105, 100), is_near_by_code(95, 100), is_near_by_code(94.9, 100), is_near_by_code(0, 0)
+        >>> _is_near_by_code(105, 100), _is_near_by_code(95, 100), _is_near_by_code(94.9, 100), _is_near_by_code(0, 0)
         (True, True, False, True)
     """
     return number == true or (number * true > 0 and min(number / true, true / number) >= 0.95)
@@ -124,7 +124,7 @@ def is_correct(
 
     The answer is an option by its letter or text, one number, or words (`verdicts.judge_text`); `judged` is as in
     `forms.is_right`. `threshold` is the largest relative error of an approximate answer, whose unit is converted; in
-    profile `code`, `is_near_by_code` compares.
+    profile `code`, `_is_near_by_code` compares.
 
     Example:
         >>> fields = {"id": "1", "question": "?", "topic": "statistical", "type": "approximate"}
@@ -147,7 +147,7 @@ def is_correct(
         if number is None:
             return False
         return (
-            is_near_by_code(number, true.value)
+            _is_near_by_code(number, true.value)
             if profile == "code"
             else is_near(number, true.value, threshold)
         )

@@ -171,7 +171,7 @@ async def _ask_judge(
         )
         for question in annotated
     }
-    judged |= await ask_by_name(judge_members(judge)[0], extractions)
+    judged |= await ask_by_name(_judge_members(judge)[0], extractions)
     matches: dict[tuple[str, str], JudgeRequest[Any]] = {}
     for question in annotated:
         extraction = first_item(judged[question.id, "extraction"])
@@ -193,10 +193,10 @@ async def _ask_judge(
         for shown in (_IMAGE in prompts.hallucinations, False)
     )
     judged |= await ask_who_may_see(judge, seen, told)
-    return judged, await _ask_scores(judge_members(judge), with_chain, chains, prompts.scores)
+    return judged, await _ask_scores(_judge_members(judge), with_chain, chains, prompts.scores)
 
 
-def judge_members(judge: Judge) -> list[Judge]:
+def _judge_members(judge: Judge) -> list[Judge]:
     """Return the judges of an ensemble, or the judge itself."""
     return list(getattr(judge, "members", ())) or [judge]
 

@@ -316,9 +316,9 @@ def _score(
     alarming: Mapping[str, bool | None],
 ) -> Scored:
     """Return metrics, and a record of each question and of the diagnoses of each modality."""
-    records = [make_imageless_record(question, answers, labels) for question in truth.imageless]
+    records = [_make_imageless_record(question, answers, labels) for question in truth.imageless]
     records += [make_record(question, answers, labels, verdicts) for question in truth.choices]
-    records += [make_diagnosis_record(modality, answers, alarming) for modality in MODALITIES]
+    records += [_make_diagnosis_record(modality, answers, alarming) for modality in MODALITIES]
     return compute_metrics(truth, answers, labels, verdicts, alarming), records
 
 
@@ -346,7 +346,7 @@ def make_record(
     }
 
 
-def make_imageless_record(
+def _make_imageless_record(
     question: ImagelessQuestion, answers: AnswersById, labels: Labels
 ) -> dict[str, Any]:
     """Return the record of a question about a missing image for `samples.jsonl`."""
@@ -364,7 +364,7 @@ def make_imageless_record(
     }
 
 
-def make_diagnosis_record(
+def _make_diagnosis_record(
     modality: str, answers: AnswersById, alarming: Mapping[str, bool | None]
 ) -> dict[str, Any]:
     """Return the record of the diagnoses of one modality for `samples.jsonl`."""

@@ -6,7 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,10 +44,13 @@ from mmprobe.benchmarks.mirage_effect.samples import (
     imageless_id,
     select_varied,
 )
+from mmprobe.errors import InputError
+from mmprobe.files import read_results
 from mmprobe.stats.compare import PERMUTATIONS
 from mmprobe.stats.intervals import sums_interval
 
 NO_ANSWER = "no answer found"
+_SCORES = ("mirage_score", "mirage_score_above_chance")
 
 
 def mirage_rates(
@@ -183,7 +187,7 @@ class Similarity(NamedTuple):
 
 
 def answer_similarity(
-    present: Sequence[str], absent: Sequence[str], permutations: int = PERMUTATIONS, seed: int = 0
+    present: Sequence[str], absent: Sequence[str], permutations: int = PERMUTATIONS
 ) -> Similarity:
     """Return how similar the answers with and without the image are (section 2.2). Grounded answers differ.
 
@@ -206,7 +210,7 @@ def answer_similarity(
         shares = first / first.sum(-1, keepdims=True) - second / second.sum(-1, keepdims=True)
         return np.round(1 - np.abs(shares).sum(-1) / 2, 12)  # so that disjoint answers give exactly 0
 
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     value = float(similarity(np.concatenate([present_counts, absent_counts])))
     total_counts = present_counts + absent_counts
     shuffled = rng.multivariate_hypergeometric(total_counts, n[0], size=permutations)
@@ -523,3 +527,55 @@ def _normalized_answers(question: ChoiceQuestion, answers: AnswersById, suffix: 
 def _first_normalized(question: ChoiceQuestion, answers: AnswersById, suffix: str) -> str | None:
     text = first_answer(answers, question.id + suffix)
     return None if text is None else normalize_answer(question, text)
+
+
+class MeanScores(NamedTuple):
+    """Mean mirage scores, and one row a folder: its model, its data set and its scores.
+
+    `NAME[model=M]` is the mean over data sets, `NAME[data=D]` that over models, and `NAME` that over all
+    folders, for `mirage_score` and `mirage_score_above_chance`.
+    """
+
+    metrics: dict[str, Metric]
+    records: list[dict[str, Any]]
+
+
+def mean_mirage_scores(folders: Sequence[str | Path]) -> MeanScores:
+    """Average the mirage scores of result folders of mirage-effect, one for each model and data set (section 7.6).
+
+    Data sets are told apart by the path of `--data`. An undefined score lowers the coverage. Raises
+    InputError for other results, or two folders of the same model and data set.
+    """
+    records = [_read_folder(Path(folder)) for folder in folders]
+    earlier: dict[tuple[str, str], str] = {}
+    for record in records:
+        pair = record["model"], record["data"]
+        if pair in earlier:
+            raise InputError(
+                f"{record['id']} and {earlier[pair]}: both hold {pair[0]} on {pair[1]}; each pair counts once"
+            )
+        earlier[pair] = record["id"]
+    metrics: dict[str, Metric] = {}
+    groups = [("", records)]
+    for key in ("model", "data"):
+        for value in dict.fromkeys(record[key] for record in records):
+            groups.append((f"[{key}={value}]", [record for record in records if record[key] == value]))
+    for suffix, members in groups:
+        means = {
+            f"{name}{suffix}": mean_metric([row[name] for row in members], "lower", (0.0, None))
+            for name in _SCORES
+        }
+        metrics |= with_ids(means, [row["id"] for row in members])
+    return MeanScores(metrics, records)
+
+
+def _read_folder(folder: Path) -> dict[str, Any]:
+    results = read_results(folder)
+    missing = [name for name in _SCORES if name not in results.metrics]
+    if results.benchmark != "mirage-effect" or missing:
+        raise InputError(
+            f"{folder / 'results.json'}: contains no mirage score of bench or score mirage-effect"
+        )
+    model = results.model_name() or folder.name  # answers that another system gave
+    scores = {name: results.metrics[name].value for name in _SCORES}
+    return {"id": str(folder), "model": model, "data": results.entry("data") or "unknown data", **scores}

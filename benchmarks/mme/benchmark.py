@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from mmprobe.benchmarks.core.benchmark import Scored
-from mmprobe.benchmarks.core.prompts import Fills, Prompts
 from mmprobe.benchmarks.core.yes_no import YesNoBenchmark
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.mme.data import read_mme, read_mme_answers
@@ -15,14 +14,6 @@ from mmprobe.benchmarks.mme.metrics import compute_metrics, make_record, read_of
 from mmprobe.benchmarks.mme.synthetic import draw_synthetic_mme
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_short_samples
-
-
-class MmePrompts(Prompts):
-    """The prompts of MME: what a question of its files is asked in."""
-
-    folder = "mme"
-
-    question: Annotated[str, Fills("question")]
 
 
 class Mme(YesNoBenchmark):
@@ -38,7 +29,6 @@ class Mme(YesNoBenchmark):
         "color",
         "unknown",
     )
-    form: ClassVar[type[Prompts]] = MmePrompts
 
     def read(self, path: Path) -> list[Sample]:
         """Read the official folder, or a samples file of the synthetic world."""

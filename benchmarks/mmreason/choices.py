@@ -36,7 +36,7 @@ class QuestionOptions(NamedTuple):
     mark: str
 
 
-def find_options(question: ReasonQuestion) -> QuestionOptions | None:
+def _find_options(question: ReasonQuestion) -> QuestionOptions | None:
     """Return the options of a question, from its field `choices` or from its text; None if it has none.
 
     A run of marks in the text is a list of options if the true answer is one of its marks, or the text of
@@ -44,7 +44,7 @@ def find_options(question: ReasonQuestion) -> QuestionOptions | None:
 
     Example:
         >>> fields = {"id": "1", "answer": "b", "discipline": "math", "source": "own"}
-        >>> find_options(ReasonQuestion(question="How long is AB? (a) 2 cm (b) 3 cm", **fields)).mark
+        >>> _find_options(ReasonQuestion(question="How long is AB? (a) 2 cm (b) 3 cm", **fields)).mark
         'b'
     """
     text, choices_in_text = split_options(question.question, question.answer)
@@ -71,7 +71,7 @@ def to_open_question(question: ReasonQuestion) -> ReasonQuestion | None:
         >>> open_question.question, open_question.answer
         ('How long is AB?', '3 cm')
     """
-    options = find_options(question)
+    options = _find_options(question)
     if options is None:
         return None if _BARE_MARK.fullmatch(question.answer.strip()) else question
     if not is_open_without_choices(options.question, options.choices, options.mark):
@@ -108,7 +108,7 @@ def to_choice_question(question: ReasonQuestion) -> ReasonQuestion | None:
         >>> with_options.answer, with_options.question
         ('B', 'How long is AB?\\nA. 2 cm\\nB. 3 cm')
     """
-    options = find_options(question)
+    options = _find_options(question)
     if options is None or options.mark not in options.choices:
         return None
     letters = dict(zip(options.choices, string.ascii_uppercase, strict=False))

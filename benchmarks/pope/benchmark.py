@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from mmprobe.benchmarks.core.benchmark import Scored
-from mmprobe.benchmarks.core.prompts import Fills, Prompts
 from mmprobe.benchmarks.core.yes_no import YesNoBenchmark
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.pope.data import SETTINGS, read_pope, read_pope_answers
@@ -17,20 +16,11 @@ from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.samples import Sample, load_short_samples
 
 
-class PopePrompts(Prompts):
-    """The prompts of POPE: what a question of its files is asked in."""
-
-    folder = "pope"
-
-    question: Annotated[str, Fills("question")]
-
-
 class Pope(YesNoBenchmark):
     """Is there a …? Questions about objects that an image shows or does not show (Li et al., 2023)."""
 
     name: ClassVar[str] = "pope"
     headline: ClassVar[tuple[str, ...]] = ("accuracy", "precision", "recall", "f1", "yes_ratio", "unknown")
-    form: ClassVar[type[Prompts]] = PopePrompts
 
     def read(self, path: Path) -> list[Sample]:
         """Read official files with `images/` beside them, or a samples file of the synthetic world."""

@@ -116,7 +116,7 @@ class SpdFaith(WordedBenchmark):
 
     def show(self, truth: SpdFaithTruth, folder: Path) -> SpdFaithTruth:
         """Return the truth with the images of its questions: the pair, or one picture of both."""
-        return show_merged(truth, folder) if self.images == "merged" else truth
+        return _show_merged(truth, folder) if self.images == "merged" else truth
 
     def ask(self, truth: SpdFaithTruth) -> list[Sample]:
         """Return the questions that are asked first."""
@@ -231,7 +231,7 @@ class SpdFaith(WordedBenchmark):
         return labels
 
 
-def show_merged(truth: SpdFaithTruth, folder: Path) -> SpdFaithTruth:
+def _show_merged(truth: SpdFaithTruth, folder: Path) -> SpdFaithTruth:
     """Return the truth with one picture a question: both images in a column, the original above.
 
     Regions of the second image move down with it. A judge still sees the pair. The pictures are written to the folder.
@@ -243,7 +243,7 @@ def show_merged(truth: SpdFaithTruth, folder: Path) -> SpdFaithTruth:
         if len(images) == 2:
             if images not in merged:
                 make_folders(folder)
-                merged[images] = stack_images(images, folder / f"{truth.questions[sample.id][0]}.png")
+                merged[images] = _stack_images(images, folder / f"{truth.questions[sample.id][0]}.png")
             picture, below = merged[images]
             regions = [_move_region(region, below) for region in sample.regions]
             sample = sample.model_copy(update={"images": [picture], "regions": regions})
@@ -251,7 +251,7 @@ def show_merged(truth: SpdFaithTruth, folder: Path) -> SpdFaithTruth:
     return truth._replace(samples=samples)
 
 
-def stack_images(images: tuple[Path, ...], file: Path) -> tuple[Path, int]:
+def _stack_images(images: tuple[Path, ...], file: Path) -> tuple[Path, int]:
     """Write two images into one, the first above; return its absolute path and where the second begins, in pixels."""
     upper, lower = read_picture(images[0]), read_picture(images[1])
     picture = Image.new("RGB", (max(upper.width, lower.width), upper.height + lower.height))
@@ -273,13 +273,13 @@ def _read_truth(path: Path, prompts: SpdFaithPrompts) -> SpdFaithTruth:
             samples = load_short_samples(path, "spd-faith")
             of_rows = [sample for sample in samples if "image_id" in sample.metadata]
             if of_rows:
-                return build_photo_truth(of_rows)
-            return build_synthetic_truth(samples)
+                return _build_photo_truth(of_rows)
+            return _build_synthetic_truth(samples)
     failed: list[str] = []
     return build_published_truth(read_pairs(path, failed), prompts)._replace(failed_rows=tuple(failed))
 
 
-def build_synthetic_truth(samples: list[Sample]) -> SpdFaithTruth:
+def _build_synthetic_truth(samples: list[Sample]) -> SpdFaithTruth:
     """Return the truth of a samples file of the synthetic world."""
     pairs = read_synthetic_pairs(samples)
     pair_ids = {question_id: pair.id for pair in pairs for question_id in pair.question_ids}
@@ -293,7 +293,7 @@ def build_synthetic_truth(samples: list[Sample]) -> SpdFaithTruth:
 def build_published_truth(pairs: list[Pair], prompts: SpdFaithPrompts | None = None) -> SpdFaithTruth:
     """Return the truth of the published data set, with its questions in a wording."""
     prompts = prompts or default_prompts(SpdFaithPrompts)
-    pairs = leave_out_places(pairs)
+    pairs = _leave_out_places(pairs)
     samples = [
         Sample(
             id=f"{pair.id}-{question_type}",
@@ -311,13 +311,13 @@ def build_published_truth(pairs: list[Pair], prompts: SpdFaithPrompts | None = N
     return SpdFaithTruth(pairs, samples, questions)
 
 
-def leave_out_places(pairs: Sequence[Pair]) -> list[Pair]:
+def _leave_out_places(pairs: Sequence[Pair]) -> list[Pair]:
     """Return the pairs without the changed places that are empty or not inside their image, and say in one line how many.
 
     Published boxes are rounded, so one may stick out by a pixel, which is cut. Pairs without images keep all.
 
     Example:
-        >>> leave_out_places([Pair("1", ())])[0].id
+        >>> _leave_out_places([Pair("1", ())])[0].id
         '1'
     """
     kept: list[Pair] = []
@@ -368,7 +368,7 @@ def _polarity(question_type: str) -> Literal["same", "different"] | None:
     return "different" if question_type == "different" else None
 
 
-def build_photo_truth(samples: list[Sample]) -> SpdFaithTruth:
+def _build_photo_truth(samples: list[Sample]) -> SpdFaithTruth:
     """Return the truth of samples of `make-pairs` whose metadata hold the published rows: of photographs and of things."""
     pairs: dict[str, Pair] = {}
     questions = {}

@@ -100,11 +100,11 @@ def _is_cell(value: str) -> bool:
     return len(value) == 2 and value[0].isalpha() and value[1].isdigit()
 
 
-def categories_agree(first: str | None, second: str | None) -> bool:
+def _categories_agree(first: str | None, second: str | None) -> bool:
     """Return whether two words can name the same thing: equal categories, or one that is a word for several.
 
     Example:
-        >>> categories_agree("bag", "handbag"), categories_agree("bag", "dog"), categories_agree(None, None)
+        >>> _categories_agree("bag", "handbag"), _categories_agree("bag", "dog"), _categories_agree(None, None)
         (True, False, False)
     """
     if first is None or second is None:
@@ -112,7 +112,7 @@ def categories_agree(first: str | None, second: str | None) -> bool:
     return first == second or second in GENERIC.get(first, ()) or first in GENERIC.get(second, ())
 
 
-def attributes_agree(claim: Claim, other: Claim | Difference) -> bool:
+def _attributes_agree(claim: Claim, other: Claim | Difference) -> bool:
     """Return whether the values before and after the change agree."""
     return values_agree(claim.before, other.before) and values_agree(claim.after, other.after)
 
@@ -143,13 +143,13 @@ def match_claims(
         return sum(same_object(claim, difference) for difference in differences)
 
     def same_object(claim: Claim, difference: Difference) -> bool:
-        return claim.type == difference.type and categories_agree(claim.category, difference.category)
+        return claim.type == difference.type and _categories_agree(claim.category, difference.category)
 
     def is_true(claim: Claim, difference: Difference) -> bool:
         return (
             same_object(claim, difference)
             and (claim.quantity or 1) <= max(1, true_count(claim))
-            and attributes_agree(claim, difference)
+            and _attributes_agree(claim, difference)
         )
 
     matched = maximum_matching(claims, differences, is_true)
@@ -159,10 +159,10 @@ def match_claims(
     rules: tuple[tuple[ClaimError, Callable[[Claim, Difference], bool]], ...] = (
         (
             "attribute_error",
-            lambda claim, true: same_object(claim, true) and not attributes_agree(claim, true),
+            lambda claim, true: same_object(claim, true) and not _attributes_agree(claim, true),
         ),
         ("quantity_error", same_object),
-        ("type_confusion", lambda claim, true: categories_agree(claim.category, true.category)),
+        ("type_confusion", lambda claim, true: _categories_agree(claim.category, true.category)),
         ("type_category_mismatch", lambda claim, true: claim.type == true.type),
     )
     for error, fits in rules:
@@ -192,7 +192,7 @@ def compare_claims(first: Claim, second: Claim) -> Agreement:
         >>> compare_claims(red, red), compare_claims(red, blue), compare_claims(red, Claim("remove", "dog"))
         ('consistent', 'contradictory', 'ambiguous')
     """
-    if not categories_agree(first.category, second.category):
+    if not _categories_agree(first.category, second.category):
         return "ambiguous"
     if first.negated != second.negated:
         denial = first if first.negated else second
@@ -204,7 +204,7 @@ def compare_claims(first: Claim, second: Claim) -> Agreement:
     if first.type != second.type:  # a removed object has no new colour and no new place
         return "contradictory" if "remove" in (first.type, second.type) else "ambiguous"
     same_quantity = None in (first.quantity, second.quantity) or first.quantity == second.quantity
-    return "consistent" if attributes_agree(first, second) and same_quantity else "contradictory"
+    return "consistent" if _attributes_agree(first, second) and same_quantity else "contradictory"
 
 
 def pair_claims(

@@ -120,7 +120,7 @@ class Swap(OwnQuestions):
                     answers[kind] = {
                         "id": name,
                         "response": responses[name],
-                        "says": _list(read_statement(question, text)),
+                        "says": _list(_read_statement(question, text)),
                         "hedged": is_refusal(text),
                         "correct": VALUES[read_verdict(question, text)] if question.accepted else None,
                     }
@@ -141,12 +141,12 @@ class Swap(OwnQuestions):
         return {name: right for name, right in own.items() if right is not None}
 
 
-def read_statement(question: VqaQuestion, response: str) -> tuple[str, Any]:
+def _read_statement(question: VqaQuestion, response: str) -> tuple[str, Any]:
     """Return what an answer says, so that two can be compared: yes or no, an option, a number, or its words.
 
     Example:
         >>> question = VqaQuestion(Sample(id="1", question="Is it red?"), ("yes",), {})
-        >>> read_statement(question, "Yes, it is.") == read_statement(question, "Yes.")
+        >>> _read_statement(question, "Yes, it is.") == _read_statement(question, "Yes.")
         True
     """
     if is_refusal(response):

@@ -35,6 +35,7 @@ from mmprobe.ledger import FINGERPRINT, find_change, fingerprint, lock_folder
 from mmprobe.models import Model, load_model
 from mmprobe.models.checkpoints import find_checkpoint, fingerprint_checkpoint
 from mmprobe.models.organisms import Card, Rule, acts_on, card, folder, names
+from mmprobe.notebook import markdown_table
 from mmprobe.registry import check_made, tolerate_plug_ins
 from mmprobe.samples import Sample, load_samples
 from mmprobe.settings import PAIRS
@@ -358,10 +359,9 @@ def markdown(scored: ScoredTools, split: str = "held-out") -> str:
         "macro_f1": "macro-F1", "false_alarms": "false alarms", "accused": "controls accused", "stable": "same on all pairs",
         "mean_auroc": "AUROC, mean over causes", "auroc_answers": "AUROC of answers", "passes": "passes an answer",
     }  # fmt: skip
-    lines = ["| tool | " + " | ".join(columns.values()) + " |", "|---" * (len(columns) + 1) + "|"]
-    for name, own in scored.measures[split].items():
-        lines.append(f"| {name} | " + " | ".join(format_score(own[key]) for key in columns) + " |")
-    return "\n".join(lines)
+    measures = scored.measures[split]
+    rows = ([name, *(format_score(own[key]) for key in columns)] for name, own in measures.items())
+    return markdown_table(["tool", *columns.values()], rows)
 
 
 def format_score(score: Estimate[float]) -> str:

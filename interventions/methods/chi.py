@@ -15,7 +15,7 @@ from mmprobe.interventions.prompt_method import (
     AskFunction,
     PromptMethod,
     add_diagnostics,
-    append_lines,
+    add_lines,
     find_last_text,
 )
 from mmprobe.interventions.registry import choice, text
@@ -82,7 +82,7 @@ class Chi(PromptMethod):
             named = [number for number, topic in enumerate(topics) if topic]
             if self.written == "paper":
                 for number in named:
-                    topic_hints[number] = paper_hints().get(str(topics[number]), "")
+                    topic_hints[number] = _paper_hints().get(str(topics[number]), "")
             else:
                 requests = [self.approach.replace("{topic}", str(topics[number])) for number in named]
                 replies = self._ask_hinter([chats[number] for number in named], requests, ask, max_new_tokens)
@@ -90,7 +90,7 @@ class Chi(PromptMethod):
                     topic_hints[number] = reply
         if self.hints in ("question", "both"):
             question_hints = self._ask_hinter(chats, [self.advise] * len(chats), ask, max_new_tokens)
-        answers = ask([surround(*each) for each in zip(chats, topic_hints, question_hints, strict=True)])
+        answers = ask([_surround(*each) for each in zip(chats, topic_hints, question_hints, strict=True)])
         return [
             add_diagnostics(answer, self, {"topic": topic, "topic_hint": first, "question_hint": last})
             for answer, topic, first, last in zip(answers, topics, topic_hints, question_hints, strict=True)
@@ -101,14 +101,14 @@ class Chi(PromptMethod):
     ) -> list[str]:
         """Return the hinter's reply to each chat with a request after its question."""
         asked = [
-            append_lines(chat, request)._replace(prefill="")
+            add_lines(chat, request)._replace(prefill="")
             for chat, request in zip(chats, requests, strict=True)
         ]
         if not asked:
             return []
         if self.hinter == POLICY:
             return [answer.text.strip() for answer in ask(asked)]
-        hinter = load_hinter(self.hinter)
+        hinter = _load_hinter(self.hinter)
         batch = build_batch(hinter, asked)
         with torch.inference_mode(), watch_finite(hinter, batch.inputs):
             ids = hinter.hf.generate(**batch.inputs, **build_generation_kwargs(hinter, max_new_tokens))
@@ -123,11 +123,11 @@ class Chi(PromptMethod):
 
 
 @cache
-def paper_hints() -> dict[str, str]:
+def _paper_hints() -> dict[str, str]:
     """Return the hint of each topic of MIRAGE, as figure 19 prints it.
 
     Example:
-        >>> sorted(paper_hints())
+        >>> sorted(_paper_hints())
         ['algebra', 'arithmetic', 'geometry', 'logical', 'scientific', 'spatial', 'statistical']
     """
     file = resources.files("mmprobe.configs") / "prompts" / "mirage" / "paper.yaml"
@@ -135,17 +135,17 @@ def paper_hints() -> dict[str, str]:
 
 
 @lru_cache(maxsize=1)
-def load_hinter(name: str) -> Model:
+def _load_hinter(name: str) -> Model:
     """Return the model that writes hints. It stays in memory for the next questions."""
     return load_model(name)
 
 
-def surround(chat: Chat, before: str, after: str) -> Chat:
+def _surround(chat: Chat, before: str, after: str) -> Chat:
     """Return a chat with one hint before and one after the user's last text; an empty hint adds nothing.
 
     Example:
         >>> chat = Chat([{"role": "user", "content": [{"type": "text", "text": "Why?"}]}], [], "here")
-        >>> surround(chat, "Think.", "Because").messages[0]["content"][0]["text"]
+        >>> _surround(chat, "Think.", "Because").messages[0]["content"][0]["text"]
         'Think.\\n\\nWhy?\\n\\nBecause'
     """
     messages = [message | {"content": list(message["content"])} for message in chat.messages]

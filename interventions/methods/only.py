@@ -18,7 +18,7 @@ from mmprobe.interventions.visual import TokenMask
 from mmprobe.models import Model
 from mmprobe.models.attention import LastQuery
 from mmprobe.models.hooks import hooks_disabled
-from mmprobe.models.points import Changes
+from mmprobe.models.points import Observers
 
 KEPT_STREAM, KEPT_STATE = 0.2, 0.5  # of the last layer's input and of the final state, in the released code
 PARTS = ("input_layernorm", "post_attention_layernorm", "mlp")
@@ -50,7 +50,6 @@ class Only(Method):
     needs_images: ClassVar[bool] = True
     needs_visual_tokens: ClassVar[bool] = True
     shares_prefix: ClassVar[bool] = True
-    needs_final_states: ClassVar[bool] = True  # type: ignore[assignment]
 
     agree: float = number(3.0, 0, 10)
     differ: float = number(1.0, 0, 10)
@@ -112,14 +111,13 @@ class _OnlyState(MethodState):
         value = value.float().repeat_interleave(weights.shape[1] // value.shape[1], 1)
         self.heads = (weights[:, :, None] @ value)[:, :, 0]
 
-    def changes(self) -> Changes:
-        return {("residual", self.n_layers - 1): self._keep_stream}
+    def observers(self) -> Observers:
+        return {("residual", self.n_layers - 1): self._keep_stream, ("normed", -1): self._keep_final}
 
-    def _keep_stream(self, stream: Tensor) -> Tensor:
+    def _keep_stream(self, stream: Tensor) -> None:
         self.stream = stream[:, -1]
-        return stream
 
-    def receive_final_states(self, states: Tensor) -> None:
+    def _keep_final(self, states: Tensor) -> None:
         self.final = states[:, -1]
 
     def change_logits(self, generated: Tensor, logits: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,6 +29,8 @@ from mmprobe.interventions.visual import (
 )
 from mmprobe.models.attention import AttentionBias, LastQuery
 from mmprobe.models.devices import read_weight
+from mmprobe.models.hooks import Listener
+from mmprobe.models.points import Changes, Observers, Point
 from mmprobe.models.prompt import build_batch
 
 MAX_SEPARATE = 2**12  # tensors kept before they are joined: joining costs time, separate tensors cost memory
@@ -169,6 +172,7 @@ class _SageState(MethodState):
         self.alphas: list[Tensor] = []
 
         # analyze
+        self.streams: dict[Point, Tensor] = {}  # before and in the middle of the layer that runs
         self.step_conflicts: list[Tensor] = []  # for each layer of this step: [batch, position, 1]
         self.conflicts: list[Tensor] = []  # for each earlier step: [batch, layer]
         self.sorted_conflicts = torch.empty(n_rows, 0, device=device)  # of each row's earlier steps
@@ -177,7 +181,9 @@ class _SageState(MethodState):
 
         # generate
         self.map = AttentionMap(context)
-        self.prompt_states: Tensor | None = None  # what the unembedding reads, [batch, position, hidden]
+        start = context.start
+        # what the unembedding reads of the prompt, or of a shared beginning, [batch, position, hidden]
+        self.prompt_states: Tensor | None = None if start is None else start.states
         self.is_occluded = torch.empty(0, dtype=torch.bool)  # rows with an occluded patch, [batch, 1]
         self.occluded: list[tuple[int, list[list[int]]]] = []  # step, and occluded tokens of each row
         self.changed: list[Tensor] = []  # bool [batch] for each step: the most likely token became another
@@ -235,12 +241,25 @@ class _SageState(MethodState):
         self.alphas.append(alpha)
         return alpha
 
-    def residual_layers(self) -> Sequence[int]:
-        return range(self.n_layers) if self.method.analyzes else ()
+    def observers(self) -> Observers:
+        layers = range(self.n_layers) if self.method.analyzes else ()
+        points = [(kind, layer) for layer in layers for kind in ("residual", "resid_mid")]
+        observers: dict[Point, Listener] = {
+            point: partial(self.streams.__setitem__, point) for point in points
+        }
+        return observers | ({("normed", -1): self._keep_prompt_states} if self.method.generates else {})
 
-    def change_residual(self, layer: int, pre: Tensor, mid: Tensor, post: Tensor) -> Tensor:
-        """Return the residual stream with weaker FFN updates where the conflict exceeds tau (equation 5)."""
-        changed = post
+    def changes(self) -> Changes:
+        layers = range(self.n_layers) if self.method.analyzes else ()
+        return {("resid_post", layer): partial(self._suppress_conflict, layer) for layer in layers}
+
+    def _suppress_conflict(self, layer: int, post: Tensor) -> Tensor:
+        """Return the residual stream after a layer with weaker FFN updates where the conflict exceeds tau (equation 5)."""
+        pre, mid, changed = (
+            self.streams.pop(("residual", layer)),
+            self.streams.pop(("resid_mid", layer)),
+            post,
+        )
         if post.shape[1] > 1 and not self.method.prompt:
             pre, mid, changed = pre[:, -1:], mid[:, -1:], post[:, -1:]
         ffn_update = changed - mid
@@ -271,7 +290,7 @@ class _SageState(MethodState):
         high = min(low + 1, last)
         return torch.lerp(self.sorted_conflicts[:, low], self.sorted_conflicts[:, high], position - low)
 
-    def receive_final_states(self, states: Tensor) -> None:
+    def _keep_prompt_states(self, states: Tensor) -> None:
         if self.prompt_states is None:
             self.prompt_states = states
 

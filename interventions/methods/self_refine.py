@@ -10,7 +10,7 @@ from mmprobe.interventions.prompt_method import (
     AskFunction,
     PromptMethod,
     add_diagnostics,
-    append_lines,
+    add_lines,
     text_with_prefill,
 )
 from mmprobe.interventions.registry import integer, text
@@ -60,7 +60,7 @@ class SelfRefine(PromptMethod):
             ]
             feedbacks = ask(
                 [
-                    append_lines(chat, line, self.criticise)._replace(prefill="")
+                    add_lines(chat, line, self.criticise)._replace(prefill="")
                     for chat, line in zip(chats, answer_lines, strict=True)
                 ]
             )
@@ -69,7 +69,7 @@ class SelfRefine(PromptMethod):
                 details["feedback"].append(feedback.text)
             answers = ask(
                 [
-                    append_lines(chat, line, f"Feedback: {feedback.text}", self.refine)
+                    add_lines(chat, line, f"Feedback: {feedback.text}", self.refine)
                     for chat, line, feedback in zip(chats, answer_lines, feedbacks, strict=True)
                 ]
             )

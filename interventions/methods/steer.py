@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,6 +18,7 @@ from mmprobe.files import check_readable
 from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.interventions.registry import boolean, choice, file_name, integer, number
 from mmprobe.models import Model
+from mmprobe.models.points import Changes
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Steer(Method):
 
     def check_model(self, model: Model) -> None:
         if not self.neutral:
-            read_directions(self, model)
+            _read_directions(self, model)
 
     def create_state(self, context: MethodContext) -> MethodState:
         return _SteerState(self, context.model)
@@ -82,14 +84,14 @@ class StreamChange(NamedTuple):
     mean: Tensor
 
 
-def read_directions(method: Steer, model: Model) -> dict[int, StreamChange]:
+def _read_directions(method: Steer, model: Model) -> dict[int, StreamChange]:
     """Return the direction of each layer that a method changes.
 
     Raises:
         InputError: the file cannot be read, contains something else, or does not fit the model.
 
     Example:
-        >>> read_directions(Steer("verdict.nc", layer=5), model).keys()      # doctest: +SKIP
+        >>> _read_directions(Steer("verdict.nc", layer=5), model).keys()      # doctest: +SKIP
         dict_keys([5])
     """
     where = f"method steer: direction {method.direction or '(none)'}"
@@ -170,14 +172,14 @@ class _SteerState(MethodState):
         place = {"device": model.device, "dtype": model.hf.dtype}
         self.directions = {
             layer: StreamChange(*(None if value is None else value.to(**place) for value in direction))  # type: ignore[arg-type]
-            for layer, direction in read_directions(method, model).items()
+            for layer, direction in _read_directions(method, model).items()
         }
         self.sizes: list[Tensor] = []  # |change| / |x| for each layer of each step, in turn: [batch]
 
-    def residual_layers(self) -> Sequence[int]:
-        return list(self.directions)
+    def changes(self) -> Changes:
+        return {("resid_post", layer): partial(self._change, layer) for layer in self.directions}
 
-    def change_residual(self, layer: int, pre: Tensor, mid: Tensor, post: Tensor) -> Tensor:
+    def _change(self, layer: int, post: Tensor) -> Tensor:
         direction, scale = self.directions[layer], self.method.scale
         kept = post[:, :0] if self.method.prompt else post[:, :-1]
         stream = post if self.method.prompt else post[:, -1:]

@@ -77,7 +77,7 @@ class _VistaState(MethodState):
         if method.strength:
             texts = build_text_inputs(context, method.name, "set strength=0, which needs no such prompt")
             with_images, without = (
-                read_last_tokens(context.model, inputs) for inputs in (context.batch.inputs, texts)
+                _read_last_tokens(context.model, inputs) for inputs in (context.batch.inputs, texts)
             )
             self.vectors = [own - other for own, other in zip(with_images, without, strict=True)]
 
@@ -115,7 +115,7 @@ def steer(values: Tensor, vector: Tensor, strength: float) -> Tensor:
     return (F.normalize(turned, dim=-1) * own.norm(dim=-1, keepdim=True)).to(values.dtype)
 
 
-def read_last_tokens(model: Model, inputs: Mapping[str, Any]) -> Sequence[Tensor]:
+def _read_last_tokens(model: Model, inputs: Mapping[str, Any]) -> Sequence[Tensor]:
     """Return what each layer returns at the last token of each prompt, [row, hidden] by layer."""
     streams: list[Tensor] = []
 

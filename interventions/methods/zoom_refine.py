@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from mmprobe.interventions.prompt_method import TwoPassMethod, append_lines
+from mmprobe.interventions.prompt_method import TwoPassMethod, add_lines
 from mmprobe.interventions.registry import integer, number, text
 from mmprobe.interventions.visual import find_pixels, select_largest
 from mmprobe.models import Prompt
@@ -54,7 +54,7 @@ class ZoomRefine(TwoPassMethod):
         index, box = find_crop(prompt, attention, self.k)
         image = chat.images[index]
         crop = image.crop(box).resize(image.size, Image.Resampling.BICUBIC)
-        second_chat = append_lines(chat, f"Answer: {first_answer}", self.refine)
+        second_chat = add_lines(chat, f"Answer: {first_answer}", self.refine)
         return _append_image(second_chat, crop), {"picture": index, "box": list(box)}
 
 

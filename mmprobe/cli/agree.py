@@ -46,20 +46,20 @@ def agree(
     from mmprobe.benchmarks.core.results import write_results
     from mmprobe.benchmarks.judges.agreement import compare_result_folders, compute_agreement
     from mmprobe.files import write_atomic
+    from mmprobe.notebook import markdown_table
 
     check_out(out, (first, second))
     comparison = compare_result_folders(first, second)
     metrics: dict[str, Metric] = {}
-    columns = ("labels", "kappa [95 %]", "weighted kappa [95 %]", "agreement [95 %]", "n", "coverage")
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    rows = []
     for labels, records in comparison.labels.items():
         scores = compute_agreement(*zip(*records.values(), strict=True))
         metrics |= {f"{name}[{labels}]": metric for name, metric in scores.items()}
         kappa, agreement = scores["kappa"], scores["agreement"]
         weighted = scores.get("kappa_weighted", "")
-        cells = [labels, kappa, weighted, agreement, kappa.n, f"{kappa.coverage or 0:.0%}"]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    table = "\n".join(lines)
+        rows.append([labels, kappa, weighted, agreement, kappa.n, f"{kappa.coverage or 0:.0%}"])
+    columns = ("labels", "kappa [95 %]", "weighted kappa [95 %]", "agreement [95 %]", "n", "coverage")
+    table = markdown_table(columns, rows)
     judges = list(comparison.judges)
     about = {"judges": judges, "folders": [str(first), str(second)]}
     write_results(out, comparison.benchmark, metrics, comparison.disagreements, about)

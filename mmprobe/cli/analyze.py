@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mmprobe.samples import Sample
 
 
-def load_functions(
+def _load_functions(
     run: Run,
     model: ModelSettings | None,
     names: list[str] | None = None,
@@ -213,7 +213,7 @@ def analyze(
     opened = open_run(run)
     out = analyses_folder(opened) / (span or "") if out is None else out
     finished = out / "finished"
-    functions = load_functions(opened, of_run, names, settings, finished, answers)
+    functions = _load_functions(opened, of_run, names, settings, finished, answers)
     if span is not None:
         for name in names:
             if name not in ANALYSES:

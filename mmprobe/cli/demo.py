@@ -35,7 +35,7 @@ def demo(
     Example:
       mmprobe demo --out mmprobe-demo
     """
-    result = run_demo(out)
+    result = _run_demo(out)
     text = (
         f"{result['samples']} answers traced, {result['unfaithful']} of them not faithful to the images.\n"
         f"Open {result['report']} in a browser.\n"
@@ -44,7 +44,7 @@ def demo(
     print_result(result, text, as_json)
 
 
-def run_demo(out: Path) -> dict[str, Any]:
+def _run_demo(out: Path) -> dict[str, Any]:
     """Draw pairs, trace the embedded model on them, label the answers, analyse them and write the report.
 
     Pairs and traces of an earlier call are kept, so a second call only analyses and reports.
@@ -81,7 +81,7 @@ def run_demo(out: Path) -> dict[str, Any]:
         run, datasets, out / "report.html", findings=findings(run, datasets), left_out=left_out
     )
     n_unfaithful = sum(not verdict.faithful for verdict in verdicts.values())
-    diagnosis, named = diagnose_organisms(samples, out)
+    diagnosis, named = _diagnose_organisms(samples, out)
     return {
         "report": str(report),
         "run": str(folder),
@@ -92,7 +92,7 @@ def run_demo(out: Path) -> dict[str, Any]:
     }
 
 
-def diagnose_organisms(samples: list[Sample], out: Path) -> tuple[Path, str]:
+def _diagnose_organisms(samples: list[Sample], out: Path) -> tuple[Path, str]:
     """Diagnose a model that was trained to ignore its images, beside one that was trained on true answers.
 
     Returns:

@@ -43,7 +43,7 @@ def complete_methods(incomplete: str) -> list[str]:
     return [name for name in METHODS if name.startswith(incomplete)]
 
 
-def check_model(context: typer.Context, name: str | None) -> str | None:
+def check_model_name(context: typer.Context, name: str | None) -> str | None:
     """Check the name of a model before anything heavy is imported.
 
     Raises:
@@ -66,7 +66,7 @@ def check_model(context: typer.Context, name: str | None) -> str | None:
 
 
 _OF_SHELL: dict[str, dict[str, Any]] = {
-    "--model": {"callback": check_model, "autocompletion": complete_models},
+    "--model": {"callback": check_model_name, "autocompletion": complete_models},
     "--method": {"autocompletion": complete_methods},
 }
 """What the command line adds to an option beside its field."""
@@ -93,7 +93,7 @@ def _make_parameter(
     if get_origin(kind) is Literal:
         kind = str
     elif get_origin(kind) is Mapping:
-        kind, default = list[str], [write_setting(*item) for item in default.items()] or None
+        kind, default = list[str], [_write_setting(*item) for item in default.items()] or None
     shown: dict[str, Any] = {"help": field.description, **_OF_SHELL.get(flag, {})}
     for each in field.metadata:
         shown |= (
@@ -178,11 +178,11 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def write_setting(name: str, value: Any) -> str:
+def _write_setting(name: str, value: Any) -> str:
     """Return a parameter as an option's text.
 
     Example:
-        >>> write_setting("eta", 0.25)
+        >>> _write_setting("eta", 0.25)
         'eta=0.25'
     """
     return f"{name}={json.dumps(value, ensure_ascii=False)}"
@@ -220,7 +220,7 @@ def _read_config(context: typer.Context, file: Path | None) -> None:
 def _write_value(multiple: bool, value: Any) -> Any:
     """Return a value of a file as an option takes it: lists with commas between, mappings as `NAME=VALUE`."""
     if isinstance(value, Mapping):
-        return [write_setting(str(name), each) for name, each in value.items()]
+        return [_write_setting(str(name), each) for name, each in value.items()]
     if isinstance(value, list):
         return [*map(str, value)] if multiple else ",".join(map(str, value))
     return [str(value)] if multiple else value

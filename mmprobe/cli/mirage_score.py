@@ -31,7 +31,7 @@ def mirage_score(
       mmprobe data mirage-score results/one-vqarad results/one-microvqa results/two-vqarad --out results/means
     """
     from mmprobe.benchmarks.core.results import write_results
-    from mmprobe.benchmarks.mirage_effect.mean_scores import mean_mirage_scores
+    from mmprobe.benchmarks.mirage_effect.metrics import mean_mirage_scores
 
     check_out(out, results)
     means = mean_mirage_scores(results)

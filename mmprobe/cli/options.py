@@ -293,12 +293,12 @@ def warn_of_unscored(judging: Mapping[str, Any], remedy: str) -> None:
         warn(words if set(judging["unscored"]) == {"disagreement"} else f"{words}; {remedy}")
 
 
-def describe_metric(name: str, metric: Metric) -> str:
+def _describe_metric(name: str, metric: Metric) -> str:
     """Return a metric as one line: its value, interval and n, and what its unread answers make of it.
 
     Example:
         >>> from mmprobe.benchmarks.core.results import accuracy_metrics
-        >>> describe_metric("accuracy", accuracy_metrics("accuracy", [True] * 3 + [None])["accuracy"])
+        >>> _describe_metric("accuracy", accuracy_metrics("accuracy", [True] * 3 + [None])["accuracy"])
         'accuracy                 0.750 [0.301, 0.954], n = 4 (1 unread counts as wrong; at most 1.000)'
     """
     return f"{name:24} {metric}, n = {metric.n}" + (f" ({metric.remark})" if metric.remark else "")
@@ -323,14 +323,14 @@ def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
     """Print how many answers are right, wrong and unread and how many repeat themselves, the headline metrics with their
     intervals, and where the rest is."""
     from mmprobe.benchmarks.core.benchmark import read_responses
-    from mmprobe.stats.repetition import is_degenerate
+    from mmprobe.thoughts import is_degenerate
 
     warn_of_unscored(evaluation.judging, "call again to retry (bench with --resume)")
     metrics, file = evaluation.metrics, evaluation.folder / "results.json"
     names = [
         each for name in (*evaluation.headline, "unread", "truncated") for each in (name, f"{name}_change")
     ]
-    lines = [describe_metric(name, metrics[name]) for name in names if name in metrics]
+    lines = [_describe_metric(name, metrics[name]) for name in names if name in metrics]
     responses = evaluation.folder / "responses.jsonl"  # of `bench`
     has_answers = responses.exists() and responses.stat().st_size > 0
     texts = [*read_responses(responses).values()] if has_answers else []
@@ -357,17 +357,17 @@ def print_run(run: Run, as_json: bool) -> None:
         right, wrong, unread = (labels.count(value) for value in (True, False, None))
         text += f": {right} right, {wrong} wrong, {unread} unread"
     if failed:
-        text += f"; {describe_failures('', run.failures, out)}"
+        text += f"; {_describe_failures('', run.failures, out)}"
     print_result({"run": str(out), "samples": samples, "traced": len(run), "failed": failed}, text, as_json)
     if failed:
         raise typer.Exit(1)
 
 
-def describe_failures(what: str, failures: Sequence[Mapping[str, Any]], folder: Path) -> str:
+def _describe_failures(what: str, failures: Sequence[Mapping[str, Any]], folder: Path) -> str:
     """Return how many samples of a folder failed, and why the first did.
 
     Example:
-        >>> print(describe_failures("questions", [{"id": "a", "error": "ValueError", "message": "too long"}], Path("out")))
+        >>> print(_describe_failures("questions", [{"id": "a", "error": "ValueError", "message": "too long"}], Path("out")))
         1 questions failed, see out/failures.jsonl (a: ValueError: too long)
     """
     first = failures[0]
@@ -382,7 +382,7 @@ def warn_of_failures(folders: Iterable[Path]) -> None:
     listed = {folder: list(read_failures(folder).values()) for folder in folders}
     for folder, failures in listed.items():
         if failures:
-            warn(f"{describe_failures('questions', failures, folder)}; --resume retries them")
+            warn(f"{_describe_failures('questions', failures, folder)}; --resume retries them")
     if any(listed.values()):
         raise typer.Exit(1)
 

@@ -124,7 +124,7 @@ def build_merged_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
     """Return one view of each whole image, with a cell for each merged patch."""
-    merge = find_merge_size(processor, config)
+    merge = _find_merge_size(processor, config)
     return [
         [View((int(rows) // merge, int(columns) // merge), (0, 0, width, height))]
         for (_, rows, columns), (height, width) in zip(inputs.get("image_grid_thw", []), sizes, strict=True)
@@ -138,7 +138,7 @@ def build_merged_video_views(
 
     The last frame is repeated where their number does not divide.
     """
-    merge = find_merge_size(processor, config)
+    merge = _find_merge_size(processor, config)
     merges = [int(each) for each in inputs.get("video_merge_sizes", [merge] * len(videos))]
     together = int(processor.video_processor.temporal_patch_size)
     return [
@@ -172,7 +172,7 @@ def build_sized_views(
     ]
 
 
-def find_merge_size(processor: Any, config: Any) -> int:
+def _find_merge_size(processor: Any, config: Any) -> int:
     """Return how many patches along each side of a square are merged into one visual token.
 
     The config or the processor says so under one of several names; Kimi gives both sides.
@@ -288,15 +288,15 @@ def get_decoder_parts(layer: Any) -> LayerParts:
         update, mid = layer.post_attention_layernorm, layer.mlp
     else:
         mid = _get_first(layer, "post_attention_layernorm", "ffn_norm")
-    return LayerParts(attention, update, mid, find_activation(layer), _find_gain(layer))
+    return LayerParts(attention, update, mid, _find_activation(layer), _find_gain(layer))
 
 
 def get_parallel_parts(layer: Any) -> LayerParts:
     """Return the parts of a layer whose FFN reads what its attention reads (Cohere)."""
-    return LayerParts(layer.self_attn, layer.self_attn, None, find_activation(layer))
+    return LayerParts(layer.self_attn, layer.self_attn, None, _find_activation(layer))
 
 
-def find_activation(layer: Any) -> Any | None:
+def _find_activation(layer: Any) -> Any | None:
     """Return the module whose output is act(gate); None in a mixture of experts, or if there is no such module."""
     mlp = _get_first(layer, "mlp", "feed_forward")
     if any(hasattr(module, name) for module in (layer, mlp) for name in ("experts", "router")):

@@ -15,7 +15,7 @@ CHATS_WITH_IMAGES = (
 )
 
 
-def build_chameleon_views(
+def _build_chameleon_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
     """Return one square view of each image, whose ends are cropped."""
@@ -23,7 +23,7 @@ def build_chameleon_views(
     return [[View((side, side), find_crop(processor.image_processor, size))] for size in sizes]
 
 
-def build_emu_views(
+def _build_emu_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
     """Return one view of each image in its own shape; a token ends each row."""
@@ -37,7 +37,7 @@ def build_emu_views(
 CHAMELEON = Family(
     name="chameleon",
     model_types=("chameleon",),
-    views=build_chameleon_views,
+    views=_build_chameleon_views,
     chat_template=CHATS_WITH_IMAGES,
     image_token_id=lambda config: config.image_token_id,
     shares_prefixes=True,
@@ -46,7 +46,7 @@ CHAMELEON = Family(
 EMU3 = Family(
     name="emu3",
     model_types=("emu3",),
-    views=build_emu_views,
+    views=_build_emu_views,
     infers_axes=True,
     extras=("hub",),
     batches=False,

@@ -15,7 +15,7 @@ def build_views(
     return _build(inputs, sizes, processor.image_processor.pooling_kernel_size)
 
 
-def build_unified_views(
+def _build_unified_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
     """Return one view of each image, whose positions are those of pooled patches."""
@@ -29,7 +29,7 @@ def build_video_views(
     return _build_videos(inputs, videos, processor.video_processor.pooling_kernel_size)
 
 
-def build_unified_video_views(
+def _build_unified_video_views(
     inputs: Mapping[str, Any], videos: Sequence[Frames], processor: Any, config: Any
 ) -> list[list[View]]:
     """Return a view of each frame, whose positions are those of pooled patches."""
@@ -70,8 +70,8 @@ GEMMA4 = Family(
 GEMMA4_UNIFIED = Family(
     name="gemma4_unified",
     model_types=("gemma4_unified",),
-    views=build_unified_views,
-    video_views=build_unified_video_views,
+    views=_build_unified_views,
+    video_views=_build_unified_video_views,
     extras=("hub",),
     notes=WINDOW,
 )

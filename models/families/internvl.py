@@ -36,14 +36,14 @@ def build_video_views(
     return build_stretched_frames(videos, side, side)
 
 
-def build_aya_views(
+def _build_aya_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
     """Return the tiles of each image, then the whole (Aya Vision)."""
     return _build_tiles(sizes, processor.image_processor, processor.img_size // processor.patch_size)
 
 
-def build_cohere_views(
+def _build_cohere_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
     """Return the tiles of each image, then the whole (Command A Vision), whose arrangement is chosen otherwise."""
@@ -55,7 +55,7 @@ def build_cohere_views(
     return _build_tiles(sizes, processor.image_processor, processor.patch_size, choose)
 
 
-def build_page_views(
+def _build_page_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
     """Return the tiles of each page, then the whole; they have twice as many cells on the fine route (Granite Docling)."""
@@ -128,7 +128,7 @@ QIANFAN_OCR = Family(
 AYA_VISION = Family(
     name="aya_vision",
     model_types=("aya_vision",),
-    views=build_aya_views,
+    views=_build_aya_views,
     parts=get_parallel_parts,
     extras=("hub",),
     notes="Attention and FFN run side by side: resid_mid is computed, resid_pre plus the attention's update.",
@@ -136,7 +136,7 @@ AYA_VISION = Family(
 COHERE2_VISION = Family(
     name="cohere2_vision",
     model_types=("cohere2_vision",),
-    views=build_cohere_views,
+    views=_build_cohere_views,
     parts=get_parallel_parts,
     extras=("hub",),
     notes=AYA_VISION.notes,
@@ -144,7 +144,7 @@ COHERE2_VISION = Family(
 GRANITE_DOCLING = Family(
     name="granite_docling",
     model_types=("granite_docling",),
-    views=build_page_views,
+    views=_build_page_views,
     extras=("hub",),
     shares_prefixes=True,
 )

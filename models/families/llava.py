@@ -31,7 +31,7 @@ def build_views(
     return [[View((rows, columns), find_crop(processor.image_processor, size))] for size in sizes]
 
 
-def build_square_views(
+def _build_square_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
     """Return one square view of each image, as large as the number of its visual tokens says."""
@@ -42,7 +42,7 @@ def build_square_views(
     return [[View((side, side), find_crop(processor.image_processor, size))] for size in sizes]
 
 
-def build_square_frames(
+def _build_square_frames(
     inputs: Mapping[str, Any], videos: Sequence[Frames], processor: Any, config: Any
 ) -> list[list[View]]:
     """Return a view of each frame, cropped to a square; the encoder's class token comes before its patches (Video-LLaVA)."""
@@ -76,13 +76,13 @@ VIPLLAVA = Family(
     notes=CROPPED,
 )
 FAST_VLM = Family(
-    name="fast_vlm", model_types=("fast_vlm",), views=build_square_views, shares_prefixes=True, notes=CROPPED
+    name="fast_vlm", model_types=("fast_vlm",), views=_build_square_views, shares_prefixes=True, notes=CROPPED
 )
 VIDEO_LLAVA = Family(
     name="video_llava",
     model_types=("video_llava",),
-    views=build_square_views,
-    video_views=build_square_frames,
+    views=_build_square_views,
+    video_views=_build_square_frames,
     equal_videos=True,
     extras=("hub",),
     shares_prefixes=True,

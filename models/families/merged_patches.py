@@ -30,7 +30,7 @@ NO_GATES = "Gates are not recorded, since its FFNs are mixtures of experts."
 LINEAR = "Three of four layers have linear attention: they have no rows, and are recorded otherwise."
 
 
-def find_window_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
+def _find_window_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
     """Return image, row and column of each patch; the encoder sorts its patches by attention window."""
     from transformers.vision_utils import get_vision_window_index
 
@@ -45,7 +45,7 @@ def find_window_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
     return squares[windows.cpu().numpy()].reshape(-1, 3)
 
 
-def build_framed_views(
+def _build_framed_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
     """Return one view of each image, with a token before it, after each row and after it (HunyuanVL)."""
@@ -53,7 +53,7 @@ def build_framed_views(
     return [[view._replace(start_tokens=1, row_end_tokens=1, end_tokens=1)] for (view,) in merged]
 
 
-def build_padded_views(
+def _build_padded_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
     """Return one view of each image, which is scaled down and then padded at its right and lower end (Kimi K2.5)."""
@@ -80,7 +80,7 @@ def build_padded_views(
 MERGED = VisionEncoder(
     layers=get_encoder_blocks, attention="attn", patch_positions=find_merged_patch_positions
 )
-WINDOWED = MERGED._replace(patch_positions=find_window_positions)
+WINDOWED = MERGED._replace(patch_positions=_find_window_positions)
 
 
 def _declare(name: str, *others: str, **options: Any) -> Family:
@@ -130,9 +130,9 @@ COHERE_COMPASS = _watches(
     "cohere_compass", parts=get_parallel_parts, adds_between_layers=True, notes=DEEPSTACK
 )
 HUNYUAN_VL = _declare(
-    "hunyuan_vl", views=build_framed_views, batches=False, notes="Takes one prompt at a time."
+    "hunyuan_vl", views=_build_framed_views, batches=False, notes="Takes one prompt at a time."
 )
-KIMI_K25 = _declare("kimi_k25", views=build_padded_views, notes=NO_GATES)
+KIMI_K25 = _declare("kimi_k25", views=_build_padded_views, notes=NO_GATES)
 LFM3_VL = _watches(
     "lfm3_vl",
     shares_prefixes=False,

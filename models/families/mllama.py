@@ -44,7 +44,7 @@ def _build_tiles(size: tuple[int, int], image: int, vision: Any) -> list[View]:
     return tiles
 
 
-def get_layer_parts(layer: Any) -> LayerParts:
+def _get_layer_parts(layer: Any) -> LayerParts:
     """Return the parts of a layer; those with `cross_attn` attend to the images and scale what they add."""
     if not hasattr(layer, "cross_attn"):
         return get_decoder_parts(layer)
@@ -87,7 +87,7 @@ MLLAMA = Family(
     name="mllama",
     model_types=("mllama",),
     views=build_views,
-    parts=get_layer_parts,
+    parts=_get_layer_parts,
     vision=VisionEncoder(
         layers=get_encoder_layers, attention="self_attn", patch_positions=find_patch_positions
     ),

@@ -19,7 +19,7 @@ QUESTION = (
 )
 
 
-def build_no_views(
+def _build_no_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
     """Return no view of any image."""
@@ -41,7 +41,7 @@ def check_one_image(
     return [[] for _ in sizes]
 
 
-def get_opt_parts(layer: Any) -> LayerParts:
+def _get_opt_parts(layer: Any) -> LayerParts:
     """Return the parts of a layer of the text model, which is OPT in some checkpoints of BLIP-2."""
     if not hasattr(layer, "fc1"):
         return get_decoder_parts(layer)
@@ -49,7 +49,7 @@ def get_opt_parts(layer: Any) -> LayerParts:
 
 
 def _declare(name: str, **options: Any) -> Family:
-    options = {"views": build_no_views} | options
+    options = {"views": _build_no_views} | options
     return Family(name=name, model_types=(name,), without_map=QUERIES, **options)
 
 
@@ -63,5 +63,5 @@ OF_BLIP: dict[str, Any] = {
     "answers_by": "language_model",
     "notes": ONE_IMAGE,
 }
-BLIP_2 = _declare("blip-2", parts=get_opt_parts, **OF_BLIP)
+BLIP_2 = _declare("blip-2", parts=_get_opt_parts, **OF_BLIP)
 INSTRUCTBLIP = _declare("instructblip", **OF_BLIP)

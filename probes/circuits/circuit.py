@@ -44,7 +44,7 @@ class CircuitOptions(TypedDict, total=False):
     Attributes:
         metric: `logit_difference` (the logit of the answer's token minus that of the token which the corrupt
             prompt makes likeliest, summed over steps; it is not flat where the answer is certain), the default, or
-            one of `PairOptions`.
+            one of `patch_components`.
         answers: text or token ids for each pair; None for the clean samples' `answer`, or the model's own
             greedy answers if they have none.
         max_new_tokens: maximum length of the model's own answers; our choice, the default is 64.
@@ -76,13 +76,17 @@ class MeasuredPairs(NamedTuple):
         return np.array([arrays[name] for arrays in self.arrays])
 
 
-def measure_pairs(
+def _measure_pairs(
     model: Model,
     clean: Sequence[Sample],
     corrupt: Sequence[Sample],
     measure: Callable[[NodePair, int], Arrays],
     settings: dict[str, Any],
-    options: CircuitOptions,
+    *,
+    metric: LogitMetric = LOGIT_DIFFERENCE,
+    answers: Sequence[AnswerInput] | None = None,
+    max_new_tokens: int = MAX_NEW_TOKENS,
+    finished: Path | None = None,
 ) -> MeasuredPairs:
     """Return what a function measures for each pair. One pair at a time is in memory.
 
@@ -90,14 +94,13 @@ def measure_pairs(
         measure: a function of a pair and its number.
         settings: what the arrays depend on besides the model and the pair, for JSON, with the name of the
             analysis as `analysis`.
-        options: of the probe. Of pairs that `finished` keeps, the first one is read all the same, for the graph.
+        metric, answers, max_new_tokens, finished: those of `CircuitOptions`. Of pairs that `finished` keeps, the first
+            one is read all the same, for the graph.
 
     Raises:
         InputError: the pairs do not match, or the folder contains pairs with other settings.
         NotApplicable: the family is of a form that the graph does not know.
     """
-    metric, answers = options.get("metric", LOGIT_DIFFERENCE), options.get("answers")
-    finished, max_new_tokens = options.get("finished"), options.get("max_new_tokens", MAX_NEW_TOKENS)
     check_pairs(model, clean, corrupt, answers)
     given = [None] * len(clean) if answers is None else answers
     texts = [
@@ -146,7 +149,7 @@ def _describe(
     }
 
 
-def list_samples(samples: Samples) -> list[Sample]:
+def _as_list(samples: Samples) -> list[Sample]:
     """Return one sample or several as a list."""
     return [samples] if isinstance(samples, Sample) else list(samples)
 
@@ -225,7 +228,7 @@ def find_circuit(
     """
     if steps < 1:
         raise InputError(f"steps {steps}: must be 1 or more")
-    clean, corrupt = list_samples(clean), list_samples(corrupt)
+    clean, corrupt = _as_list(clean), _as_list(corrupt)
 
     def measure(nodes: NodePair, number: int) -> Arrays:
         recorded = NodePass(nodes.graph, nodes.pair.clean, nodes.corrupt)
@@ -234,7 +237,7 @@ def find_circuit(
         return {"scores": scores, "metrics": np.array([nodes.before, nodes.pair.after[0]])}
 
     settings = {"analysis": "circuit", "steps": steps}
-    measured = measure_pairs(model, clean, corrupt, measure, settings, options)
+    measured = _measure_pairs(model, clean, corrupt, measure, settings, **options)
     graph = measured.graph
     out = _summarise(graph, measured.stack("scores"), image_sets(clean))
     out["metric_clean"], out["metric_corrupt"] = (((), value) for value in measured.stack("metrics").mean(0))
@@ -321,7 +324,7 @@ def evaluate_circuit(
         >>> float(judged.cpr), float(judged.cpr_random)                      # doctest: +SKIP
         (0.93, 0.41)
     """
-    clean, corrupt = list_samples(clean), list_samples(corrupt)
+    clean, corrupt = _as_list(clean), _as_list(corrupt)
     if not len(shares) or min(shares) < 0 or max(shares) > 1 or sorted(shares) != list(shares):
         raise InputError(f"shares {list(shares)}: give shares that rise from 0 to 1")
 
@@ -333,7 +336,7 @@ def evaluate_circuit(
 
     digest = hashlib.sha256(np.ascontiguousarray(circuit["score"].values).tobytes()).hexdigest()
     settings = {"analysis": "circuit_faithfulness", "shares": list(shares), "circuit": digest}
-    measured = measure_pairs(model, clean, corrupt, measure, settings, options)
+    measured = _measure_pairs(model, clean, corrupt, measure, settings, **options)
     sums, groups = measured.stack("metrics"), image_sets(clean)
     if sums[:, -2].mean() == sums[:, -1].mean():
         raise InputError("clean and corrupt: the prompts have the same metric, so no edge matters")
@@ -384,7 +387,7 @@ def patch_edges(
         >>> ds.effect.values                                                           # doctest: +SKIP
         array([12.5])
     """
-    clean, corrupt = list_samples(clean), list_samples(corrupt)
+    clean, corrupt = _as_list(clean), _as_list(corrupt)
 
     def measure(nodes: NodePair, number: int) -> Arrays:
         places = [_find_edge(nodes.graph, edge) for edge in edges]
@@ -392,7 +395,7 @@ def patch_edges(
         return {"effects": nodes.before - np.array(changed)}
 
     settings = {"analysis": "edge_patching"}
-    measured = measure_pairs(model, clean, corrupt, measure, settings, options)
+    measured = _measure_pairs(model, clean, corrupt, measure, settings, **options)
     values = measured.stack("effects")
     out = xr.Dataset(
         coords={
@@ -501,7 +504,7 @@ def check_circuit(
     """
     if edges < 3:
         raise InputError(f"edges {edges}: give 3 or more, since two do not show an order")
-    clean, corrupt = list_samples(clean), list_samples(corrupt)
+    clean, corrupt = _as_list(clean), _as_list(corrupt)
     rng, drawn = np.random.default_rng(seed), dict[int, np.ndarray]()
 
     def draw(graph: Graph, number: int) -> np.ndarray:
@@ -525,7 +528,7 @@ def check_circuit(
         }
 
     settings = {"analysis": "circuit_check", "steps": steps, "edges": edges, "seed": seed}
-    measured = measure_pairs(model, clean, corrupt, measure, settings, options)
+    measured = _measure_pairs(model, clean, corrupt, measure, settings, **options)
     graph = measured.graph
     names = [[_name(graph, place) for place in draw(graph, number)] for number in range(len(clean))]
     columns = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Unpack
 
 import numpy as np
 import torch
@@ -17,9 +16,10 @@ from mmprobe.models import Model
 from mmprobe.models.hooks import Change
 from mmprobe.models.points import Point
 from mmprobe.models.reading import Values, float32_logits
+from mmprobe.probes.answers import MAX_NEW_TOKENS, AnswerInput
 from mmprobe.probes.components.component_patching import add_pair, make_patch
 from mmprobe.probes.components.pairs import (
-    PairOptions,
+    LogitMetric,
     PairReading,
     find_places,
     read_pair,
@@ -73,7 +73,10 @@ def attribution_patching(
     kind: str = "head",
     tokens: Sequence[str] | None = None,
     verify: int | None = None,
-    **options: Unpack[PairOptions],
+    *,
+    metric: LogitMetric = "logprob",
+    answer: AnswerInput = None,
+    max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return an estimate by gradients of what `patch_components` measures, for all components in a few passes.
 
@@ -98,8 +101,8 @@ def attribution_patching(
     a result by itself: where the answer is certain, gradients are near 0 and the estimate is too small.
 
     Args:
-        clean, corrupt, tokens, options: as in `patch_components`. The metric must have a gradient at the clean
-            prompt; `kl` has none, but for `ig`.
+        clean, corrupt, tokens, metric, answer, max_new_tokens: as in `patch_components`. The metric must have a
+            gradient at the clean prompt; `kl` has none, but for `ig`.
         method: `atp`, `atp_star` or `ig`.
         steps: points of the integral for `ig`.
         kind: `head`, `attention` or `ffn`.
@@ -129,7 +132,7 @@ def attribution_patching(
         ('layer', 'head')
     """
     settings = AttributionSettings(method, steps, kind, tokens, verify)
-    return estimate_pairs(read_pair(model, clean, corrupt, **options), settings)[0]
+    return estimate_pairs(read_pair(model, clean, corrupt, metric, answer, max_new_tokens), settings)[0]
 
 
 def estimate_pairs(pairs: PairReading, settings: AttributionSettings) -> list[xr.Dataset]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import SequenceMatcher
-from typing import TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -23,9 +22,9 @@ from mmprobe.models.loading import build_generation_kwargs
 from mmprobe.models.points import STREAMS, Point, change_points, check_kind
 from mmprobe.models.prompt import decode_sequence
 from mmprobe.models.reading import Values, float32_logits
-from mmprobe.probes.answers import MAX_NEW_TOKENS, name_answer, read_answer, resolve_layers
+from mmprobe.probes.answers import MAX_NEW_TOKENS, AnswerInput, name_answer, read_answer, resolve_layers
 from mmprobe.probes.components.pairs import (
-    PairOptions,
+    LogitMetric,
     PairReading,
     check_lengths,
     find_places,
@@ -54,7 +53,10 @@ def patch_components(
     tokens: Sequence[str] | None = None,
     layers: Sequence[int] | None = None,
     replacement: str = "corrupt",
-    **options: Unpack[PairOptions],
+    *,
+    metric: LogitMetric = "logprob",
+    answer: AnswerInput = None,
+    max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return what an answer loses when one component is replaced by that of another prompt.
 
@@ -84,8 +86,13 @@ def patch_components(
             for the three streams, each group of the prompt and the generated tokens, one at a time.
         layers: layers to patch; None for all. Negative numbers count from the last.
         replacement: `corrupt`, `mean` (the mean over these tokens of the corrupt component) or `zero`.
-        options: `metric`, `answer` and `max_new_tokens` (`PairOptions`); attrs["answer_from"] tells whose answer
+        metric: `logprob` (log-probability of the answer), `kl` (minus the divergence from the clean next-token
+            distributions), two words such as `("Yes", "No")` (difference of their logits at the first step), or a
+            function from the logits [step, vocabulary] to one number.
+        answer: text or token ids, such as `run[clean.id].answer`, what the model said. None for the true one in
+            `clean.answer`, or the model's own greedy answer if there is none; attrs["answer_from"] tells whose answer
             was read, `given`, `true` or `own`.
+        max_new_tokens: maximum length of the model's own answer; our choice.
 
     Returns:
         A data set in the unit of the metric.
@@ -114,7 +121,8 @@ def patch_components(
     check_kind(kind)
     check_replacement(replacement)
     resolve_layers(model, layers)
-    return patch_pairs(read_pair(model, clean, corrupt, **options), kind, tokens, layers, replacement)[0]
+    pair = read_pair(model, clean, corrupt, metric, answer, max_new_tokens)
+    return patch_pairs(pair, kind, tokens, layers, replacement)[0]
 
 
 def patch_pairs(
@@ -196,21 +204,21 @@ def make_patch(source: Tensor, mask: Tensor) -> Change:
     return lambda value: torch.where(chosen, source, value)
 
 
-def replace_at(stored: Tensor, mask: Tensor, replacement: str) -> Tensor:
+def _replace_at(stored: Tensor, mask: Tensor, replacement: str) -> Tensor:
     """Return corrupt components [row, position, ...] with the replacement in each row's chosen positions."""
     if replacement == "corrupt":
         return stored
     out = stored.clone()
     for row, chosen in zip(out, mask, strict=True):
-        row[chosen] = replace_values(row[chosen], replacement)
+        row[chosen] = _replace_values(row[chosen], replacement)
     return out
 
 
-def replace_values(values: Tensor, replacement: str) -> Tensor:
+def _replace_values(values: Tensor, replacement: str) -> Tensor:
     """Return corrupt components [position, ...], or their mean over positions or zeros in their place.
 
     Example:
-        >>> replace_values(torch.tensor([[1.0], [3.0]]), "mean").tolist()
+        >>> _replace_values(torch.tensor([[1.0], [3.0]]), "mean").tolist()
         [[2.0], [2.0]]
     """
     if replacement == "mean":
@@ -299,17 +307,10 @@ def _change_copies(
             if layer in masks:
                 mask[copy] = masks[layer]
                 place = mask[copy].any(-1) if kind == "head" else mask[copy]
-                source[copy] = replace_at(source[copy], place, replacement)
+                source[copy] = _replace_at(source[copy], place, replacement)
         values = stored[layer] if replacement == "corrupt" else torch.cat(source)
         changes[kind, layer] = make_patch(values, torch.cat(mask))
     return changes
-
-
-class GenerationOptions(TypedDict, total=False):
-    """Keywords of `generate_patched`: what replaces components, and the maximum length of both answers."""
-
-    replacement: str
-    max_new_tokens: int
 
 
 def generate_patched(
@@ -320,7 +321,9 @@ def generate_patched(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     tokens: Sequence[str] | None = None,
-    **options: Unpack[GenerationOptions],
+    *,
+    replacement: str = "corrupt",
+    max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
     """Return the answer that a model gives while components are replaced by those of another prompt.
 
@@ -338,8 +341,8 @@ def generate_patched(
         heads: heads that are replaced, for the kind `head`; None for all.
         tokens: names of tokens as in `patch_components`, such as `image 1` or `step 4`. None for all of prompt
             and answer.
-        options: `replacement`, as in `patch_components`, and `max_new_tokens`, the maximum length of both answers;
-            our choice, the default is 64.
+        replacement: as in `patch_components`.
+        max_new_tokens: maximum length of both answers; our choice, the default is 64.
 
     Returns:
         A data set of the two answers.
@@ -359,10 +362,6 @@ def generate_patched(
         >>> ds.word.values, ds.word_patched.values                           # doctest: +SKIP
         (array(['red'], dtype='<U3'), array(['blue'], dtype='<U4'))
     """
-    replacement, max_new_tokens = (
-        options.get("replacement", "corrupt"),
-        options.get("max_new_tokens", MAX_NEW_TOKENS),
-    )
     check_kind(kind)
     check_replacement(replacement)
     for head in heads or ():
@@ -377,12 +376,12 @@ def generate_patched(
     positions = find_all_tokens(reading.row, clean, tokens)
     inputs, changes = model.prepare(clean), dict[Point, Change]()
     for layer in (layer for layer in indices if layer in stored):
-        values = replace_values(stored[layer][0, positions], replacement)
+        values = _replace_values(stored[layer][0, positions], replacement)
         changes[kind, layer] = _patch_rows(values, positions, list(heads or range(model.n_heads)), kind)
     with torch.no_grad(), watch_finite(model, inputs), change_points(model, changes):
         output = model.hf.generate(**inputs, **build_generation_kwargs(model, max_new_tokens))
     patched = output[0, inputs["input_ids"].shape[1] :].cpu().numpy()
-    out = compare_answers(model, ids.cpu().numpy(), patched)
+    out = _compare_answers(model, ids.cpu().numpy(), patched)
     return out.assign_attrs(
         {
             "analysis": "patched_generation",
@@ -397,7 +396,7 @@ def generate_patched(
     )
 
 
-def compare_answers(model: Model, ids: np.ndarray, patched: np.ndarray) -> xr.Dataset:
+def _compare_answers(model: Model, ids: np.ndarray, patched: np.ndarray) -> xr.Dataset:
     """Return the tokens of two answers, and the words and the first step that differ."""
     texts = [model.tokenizer.decode(row.tolist(), skip_special_tokens=True) for row in (ids, patched)]
     words = [text.split() for text in texts]

@@ -6,7 +6,7 @@ A metric is one number for the logits of an answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ AnswerPair = tuple[Sample, Sample, AnswerInput]
 """A clean and a corrupt sample, and the clean one's answer; None for its true one, or else the model's own."""
 
 
-def make_metric(metric: LogitMetric, row: Row, clean_logits: Tensor) -> tuple[MetricFunction, str]:
+def _make_metric(metric: LogitMetric, row: Row, clean_logits: Tensor) -> tuple[MetricFunction, str]:
     """Return a function from logits [step, vocabulary] to one number, and its name.
 
     - `logprob`: log-probability of the whole answer, in nat
@@ -41,7 +41,7 @@ def make_metric(metric: LogitMetric, row: Row, clean_logits: Tensor) -> tuple[Me
         InputError: the metric is unknown, or a word does not begin with one token that the other lacks.
 
     Example:
-        >>> measure, name = make_metric("logprob", row, logits)          # doctest: +SKIP
+        >>> measure, name = _make_metric("logprob", row, logits)          # doctest: +SKIP
         >>> measure(logits)                                                  # doctest: +SKIP
         tensor(-0.0312)
     """
@@ -67,23 +67,6 @@ def make_metric(metric: LogitMetric, row: Row, clean_logits: Tensor) -> tuple[Me
         return value.reshape(())
 
     return measure, getattr(metric, "__name__", "function")
-
-
-class PairOptions(TypedDict, total=False):
-    """Keywords of probes that compare two prompts: what is measured, and of which answer.
-
-    Attributes:
-        metric: `logprob` (log-probability of the answer), `kl` (minus the divergence from the clean next-token
-            distributions), two words such as `("Yes", "No")` (difference of their logits at the first step), or a
-            function from the logits [step, vocabulary] to one number.
-        answer: text or token ids, such as `run[clean.id].answer`, what the model said. None for the true one in
-            `clean.answer`, or the model's own greedy answer if there is none.
-        max_new_tokens: maximum length of the model's own answer; our choice, the default is 64.
-    """
-
-    metric: LogitMetric
-    answer: AnswerInput
-    max_new_tokens: int
 
 
 class PairReading(NamedTuple):
@@ -169,7 +152,7 @@ def read_pair(
     answer: AnswerInput = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> PairReading:
-    """Read a clean and a corrupt prompt with the clean sample's answer. The other arguments are `PairOptions`.
+    """Read a clean and a corrupt prompt with the clean sample's answer. The other arguments are those of `patch_components`.
 
     Raises:
         InputError: the prompts differ in length or in the grids of their images.
@@ -207,7 +190,7 @@ def _make_metrics(
 ) -> PairReading:
     """Return the pairs with metrics whose reference are the logits of what is not changed, not measured yet."""
     rows = zip(clean.rows, clean.unchanged, strict=True)
-    made = [make_metric(metric, row, logits[: len(row.ids)]) for row, logits in rows]
+    made = [_make_metric(metric, row, logits[: len(row.ids)]) for row, logits in rows]
     metrics, nothing = [function for function, _ in made], np.zeros(len(made))
     return PairReading(pairs, clean, corrupt, metric, metrics, made[0][1], nothing, nothing)
 

@@ -33,23 +33,14 @@ REGION, OTHERS = PLACES = ("region", "other patches")
 _SAID = ("neither", "own", "other")  # value, by its number in a record
 
 
-class RegionRunOptions(RunOptions, total=False):
-    """Keywords of `patch_regions_run`.
-
-    Attributes:
-        counterfactual: the other images (`CounterfactualImages`): minimal, unrelated, mean or blank; our choice, the
-            default is minimal. Samples without such images are left out.
-    """
-
-    counterfactual: str
-
-
 def patch_regions_run(
     model: Model,
     source: Run | Sequence[Sample],
     kind: str = "residual",
     layers: Sequence[int] | None = None,
-    **options: Unpack[RegionRunOptions],
+    *,
+    counterfactual: str = "minimal",
+    **options: Unpack[RunOptions],
 ) -> xr.Dataset:
     """Return how often the value that an answer names follows the visual tokens of a region, by layer.
 
@@ -75,7 +66,9 @@ def patch_regions_run(
             declared objects that its question names.
         kind: `residual` (resid_pre of the layer), `resid_mid` or `resid_post`.
         layers: layers to patch, one at a time; None for all. Negative numbers count from the last.
-        options: `counterfactual` and those of `RunOptions`.
+        counterfactual: the other images (`CounterfactualImages`): minimal, unrelated, mean or blank; the default is
+            our choice. Samples without such images are left out.
+        options: those of `RunOptions`.
 
     Returns:
         A data set with dimensions `sample`, `layer`, `tokens` (region, other patches).
@@ -103,11 +96,11 @@ def patch_regions_run(
     if kind not in STREAMS:
         raise InputError(f"kind {kind!r}: choose {', '.join(STREAMS)}")
     indices = resolve_layers(model, layers)
-    batch_size, counterfactual = options.get("batch_size", 4), options.get("counterfactual", "minimal")
+    batch_size = options.get("batch_size", 4)
     if batch_size < 1:
         raise InputError(f"batch_size {batch_size}: must be 1 or more")
     batch_size = batch_size if model.family.batches else 1
-    answers = AnswerSource(model, source, options, RegionRunOptions)
+    answers = AnswerSource(model, source, options)
     images = CounterfactualImages(answers.samples)
 
     def measure(batch: list[RunAnswer]) -> list[Arrays]:
@@ -205,13 +198,13 @@ def find_region(model: Model, sample: Sample) -> np.ndarray | None:
     prompt = model.prompt(sample)
     find_visual(model, prompt)
     masks = [
-        touched_cells(prompt, region) for region in sample.regions or named_regions(sample, prompt.sizes)
+        touched_cells(prompt, region) for region in sample.regions or _named_regions(sample, prompt.sizes)
     ]
     cells = np.any(masks, axis=0) if masks else np.zeros(0, bool)
     return cells if cells.any() and not cells.all() else None
 
 
-def named_regions(sample: Sample, sizes: Sequence[tuple[int, int]]) -> list[Region]:
+def _named_regions(sample: Sample, sizes: Sequence[tuple[int, int]]) -> list[Region]:
     """Return the boxes of the declared objects that the question names, in all images.
 
     Args:
@@ -222,7 +215,7 @@ def named_regions(sample: Sample, sizes: Sequence[tuple[int, int]]) -> list[Regi
         >>> sample = Sample(
         ...     id="a", images=["a.png"], question="What color is the star?", metadata={"objects": objects}
         ... )
-        >>> [region.box for region in named_regions(sample, [(112, 112)])]
+        >>> [region.box for region in _named_regions(sample, [(112, 112)])]
         [(28, 28, 28, 28)]
     """
     question = sample.question.lower()

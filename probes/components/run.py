@@ -40,7 +40,7 @@ class PairRunOptions(RunOptions, total=False):
     """Keywords of probes that compare the prompts of many answers with those for other images.
 
     Attributes:
-        metric: as in `PairOptions`.
+        metric: as in `patch_components`.
         counterfactual: the other images (`CounterfactualImages`): unrelated, minimal, mean or blank. Samples
             without such images are left out.
     """

@@ -97,7 +97,7 @@ def train_dictionary(
         [each for each, own in zip(answers, is_held, strict=True) if own == part] for part in (True, False)
     )
     with tempfile.TemporaryDirectory() as folder:
-        groups = collect_states(model, begun, first, Path(folder))
+        groups = _collect_states(model, begun, first, Path(folder))
         counts = share_batch([len(group.states) for group in groups], settings.batch_size)
         trained = fit(begun, groups, counts, settings)
         del groups
@@ -127,7 +127,7 @@ def begin(point: Point, size: int, features: int, active: int, model: str) -> Di
     return Dictionary("", "topk", point, point, weights, active, subtracts_bias=True, model=model)
 
 
-def collect_states(
+def _collect_states(
     model: Model, begun: Dictionary, answers: Sequence[RunAnswer], folder: Path
 ) -> list[GroupStates]:
     """Return the states at a dictionary's point of visual, text and generated tokens, those that there are, without sinks.
@@ -193,13 +193,13 @@ def fit(
         drawn = [group.states[torch.randint(len(group.states), (count,)).numpy()] for group, count in sizes]
         batch = torch.from_numpy(np.concatenate(drawn)) / scale
         before = (batch - weights["b_dec"]) @ weights["W_enc"] + weights["b_enc"]
-        features = keep_largest(before, begun.k or 1)
+        features = _keep_largest(before, begun.k or 1)
         error = batch - features @ weights["W_dec"] - weights["b_dec"]
         loss = (error.pow(2).sum(-1) * shares).sum()
         idle = torch.where((features > 0).any(0), 0, idle + 1)
         dead = (idle > settings.dead_after).nonzero()[:, 0]
         if len(dead):
-            own = keep_largest(before[:, dead], min(MOST_DEAD, len(dead)))
+            own = _keep_largest(before[:, dead], min(MOST_DEAD, len(dead)))
             rest, whole = error.detach() - own @ weights["W_dec"][dead], error.detach().pow(2).sum(-1)
             loss = loss + AUXILIARY * (rest.pow(2).sum(-1) / whole.clamp_min(1e-6)).mean()
         optimiser.zero_grad()
@@ -216,7 +216,7 @@ def fit(
     return replace(begun, weights=plain)
 
 
-def keep_largest(before: Tensor, count: int) -> Tensor:
+def _keep_largest(before: Tensor, count: int) -> Tensor:
     """Return the largest values of each row, where they are above 0, and 0 elsewhere."""
     largest = before.topk(count, -1)
     return torch.zeros_like(before).scatter(-1, largest.indices, largest.values.relu())

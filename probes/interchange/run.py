@@ -96,7 +96,7 @@ class MeasuredAnswer(NamedTuple):
     by_frame: bool
 
 
-def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Sequence[str]) -> xr.Dataset:
+def _summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Sequence[str]) -> xr.Dataset:
     """Return the variables of `image_interchange_run`.
 
     Args:
@@ -363,7 +363,7 @@ def image_interchange_run(
         raise NotApplicable(f"{name}: no sample with {kinds[0]} images has an answer")
     left_out = [record.answer.sample.id for record in records if not record.arrays]
     passes = sum(int(record.arrays["passes"]) for record in kept)
-    out = summarise_answers(model, [_read_record(record, kinds) for record in kept], kinds)
+    out = _summarise_answers(model, [_read_record(record, kinds) for record in kept], kinds)
     out.attrs |= {
         "analysis": "image_interchange",
         "about": "What the answers lose when the model sees other images.",

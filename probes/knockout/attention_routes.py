@@ -166,11 +166,11 @@ def attention_routes(
     )
 
 
-def name_window(layers: Sequence[int]) -> str:
+def _name_window(layers: Sequence[int]) -> str:
     """Return the name of a window of layers.
 
     Example:
-        >>> name_window(range(2, 5)), name_window([7])
+        >>> _name_window(range(2, 5)), _name_window([7])
         ('2-4', '7')
     """
     return str(layers[0]) if len(layers) == 1 else f"{layers[0]}-{layers[-1]}"
@@ -200,7 +200,7 @@ def _build_dataset(
         coords={
             "from": sources,
             "to": queries,
-            "window": [name_window(layers) for layers in windows],
+            "window": [_name_window(layers) for layers in windows],
             "step": np.arange(effect.shape[-1]),
         },
     )
@@ -338,7 +338,7 @@ def _build_run_dataset(
             "sample": [record.answer.sample.id for record in records],
             "from": names[0],
             "to": names[1],
-            "window": [name_window(layers) for layers in windows],
+            "window": [_name_window(layers) for layers in windows],
         },
     )
     out["first_layer"] = ("window", [layers[0] for layers in windows])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -23,18 +23,6 @@ SCALES = (-2.0, -1.0, 0.0, 1.0, 2.0)
 MeasureText = Callable[[str], float]
 
 
-class BatchOptions(TypedDict, total=False):
-    """Keywords that say how answers are generated.
-
-    Attributes:
-        max_new_tokens: maximum length of an answer; our choice, the default is 64.
-        batch_size: answers that are generated together; our choice, the default is 8.
-    """
-
-    max_new_tokens: int
-    batch_size: int
-
-
 def dose_response(
     model: Model,
     samples: Sequence[Sample],
@@ -43,7 +31,9 @@ def dose_response(
     scales: Sequence[float] = SCALES,
     action: Literal["add", "remove"] = "add",
     layer: int = -1,
-    **options: Unpack[BatchOptions],
+    *,
+    max_new_tokens: int = 64,
+    batch_size: int = 8,
 ) -> xr.Dataset:
     """Return a measure of steered answers at each scale, with intervals over sets of images.
 
@@ -59,7 +49,8 @@ def dose_response(
         scales: multiples of the direction; our choice, the default is -2, -1, 0, 1, 2.
         action: `add`, or `remove` for the share of the direction that is taken out.
         layer: the only layer to change; -1 for all layers of the direction.
-        options: `max_new_tokens` and `batch_size` (`BatchOptions`).
+        max_new_tokens: maximum length of an answer; our choice.
+        batch_size: answers that are generated together; our choice.
 
     Returns:
         A data set with dimensions `direction`, `scale`, `sample`.
@@ -80,7 +71,6 @@ def dose_response(
     """
     if not (samples and directions and scales):
         raise InputError("dose_response: give samples, directions and scales")
-    max_new_tokens, batch_size = options.get("max_new_tokens", 64), options.get("batch_size", 8)
     groups = image_sets(samples)
 
     def ask(title: str, method: str = "plain", **parameters: Any) -> list[str]:

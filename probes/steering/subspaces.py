@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace as replace_fields
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,30 +36,17 @@ HELD_OUT = 0.5
 InterchangePair = tuple[Sample, Sample, int]
 
 
-class SearchOptions(TypedDict, total=False):
-    """Keywords of the search of `align_subspace`; our choice: TransformerLens' defaults but for fewer epochs.
-
-    Attributes:
-        epochs: passes over the pairs; the default is 10.
-        batch_size: pairs that are read together; the default is 16.
-        lr: the learning rate; the default is 0.01.
-        seed: of the basis, the order, the controls and the held-out half; the default is 0. Pairs that share images
-            are in one half.
-    """
-
-    epochs: int
-    batch_size: int
-    lr: float
-    seed: int
-
-
 def align_subspace(
     model: Model,
     pairs: Sequence[InterchangePair],
     choices: Sequence[str],
     layer: int,
     rank: int = 1,
-    **options: Unpack[SearchOptions],
+    *,
+    epochs: int = 10,
+    batch_size: int = 16,
+    lr: float = 0.01,
+    seed: int = 0,
 ) -> xr.Dataset:
     """Return whether a subspace of the residual stream carries a variable: its interchange accuracy.
 
@@ -82,7 +69,10 @@ def align_subspace(
         choices: beginnings of answers, such as `("Yes", "No")`. Their first tokens must differ.
         layer: the layer.
         rank: dimensions of the subspace.
-        options: of the search (`SearchOptions`).
+        epochs: passes of the search over the pairs. TransformerLens' defaults, but for fewer epochs, are our choice.
+        batch_size: pairs that are read together.
+        lr: the learning rate.
+        seed: of the basis, the order, the controls and the held-out half. Pairs that share images are in one half.
 
     Returns:
         A data set with dimensions `control`, `hidden`, `component`, `pair`.
@@ -102,9 +92,7 @@ def align_subspace(
         >>> ds.accuracy.sel(control="learned").item()                          # doctest: +SKIP
         0.94
     """
-    search: SearchOptions = {"epochs": 10, "batch_size": 16, "lr": 0.01, "seed": 0, **options}
-    seed, batch_size = search["seed"], search["batch_size"]
-    _check_arguments(model, layer, rank, search["epochs"])
+    _check_arguments(model, layer, rank, epochs)
     tokens = _first_tokens(model, choices)
     labels = np.array([label for *_, label in pairs], int)
     if len(labels) and not (labels.min() >= 0 and labels.max() < len(choices)):
@@ -135,7 +123,10 @@ def align_subspace(
             torch.from_numpy(targets[train]),
             searched.read_choices,
             rank=rank,
-            **search,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            seed=seed,
         ).basis
         right[name] = searched.choose(test, bases[name], batch_size) == targets[test]
     placebo = random_basis(len(bases["learned"]), rank, seed)
@@ -159,7 +150,7 @@ def align_subspace(
         "choices": ", ".join(choices),
         "n_train": len(train),
         "n_groups": len(np.unique(groups[test])),
-        "epochs": search["epochs"],
+        "epochs": epochs,
         "seed": seed,
     }
     return out

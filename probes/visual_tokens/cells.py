@@ -28,7 +28,7 @@ class States(NamedTuple):
     values: Tensor
 
 
-def read_states(
+def read_streams(
     model: Model,
     samples: Sequence[Sample],
     layers: Sequence[int],
@@ -43,7 +43,7 @@ def read_states(
     Example:
         >>> from mmprobe.models import load_model
         >>> model, sample = load_model("tiny-spd", device="cpu"), Sample(id="a", question="Is there a star?")
-        >>> read_states(model, [sample], [0, 7], lambda prompt: np.arange(3))[0].values.shape
+        >>> read_streams(model, [sample], [0, 7], lambda prompt: np.arange(3))[0].values.shape
         torch.Size([2, 3, 192])
     """
     batch = model.batch(list(samples))
@@ -86,7 +86,7 @@ def read_cells(model: Model, samples: Sequence[Sample], layers: Sequence[int]) -
         >>> read_cells(model, [sample], [0, 7])[0].values.shape              # doctest: +SKIP
         torch.Size([2, 32, 192])
     """
-    return read_states(model, samples, layers, partial(find_visual, model))
+    return read_streams(model, samples, layers, partial(find_visual, model))
 
 
 def cell_boxes(prompt: Prompt) -> np.ndarray:

@@ -14,7 +14,7 @@ from mmprobe.errors import InputError
 from mmprobe.models import Group, Model, Prompt
 from mmprobe.probes.answers import resolve_layers
 from mmprobe.probes.logit_lens import make_lens
-from mmprobe.probes.visual_tokens.cells import read_cells, read_states
+from mmprobe.probes.visual_tokens.cells import read_cells, read_streams
 from mmprobe.samples import Sample
 
 RIDGE = 0.01  # of the mean variance of a dimension; our choice
@@ -209,7 +209,7 @@ def make_bank(model: Model, texts: Sequence[str], layers: Sequence[int] | None =
     states: list[Tensor] = []
     ids: list[int] = []
     for batch in tqdm([*_batches(model, samples)], desc="bank of embeddings", disable=None):
-        for prompt, values in read_states(model, batch, numbers, _find_user):
+        for prompt, values in read_streams(model, batch, numbers, _find_user):
             text = prompt.ids[_find_user(prompt)].tolist()
             beginnings = [tuple(text[: end + 1]) for end in range(len(text))]
             new = [place for place, beginning in enumerate(beginnings) if beginning not in seen]

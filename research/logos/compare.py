@@ -2,7 +2,7 @@
 
     python research/logos/start.py --out build/logos/start
     python research/logos/compare.py --out build/logos/runs --seeds 0 1 2          # stop it and call it again as you like
-    python research/logos/write_doc.py --runs build/logos/runs                     # writes docs/training.md
+    python research/logos/write_doc.py --runs build/logos/runs                     # fills docs/training.md
 
 All trainings take the same number of responses, those that the curriculum samples among them. Training pairs and test
 pairs are drawn from different seeds; so are those of the start.

@@ -1,4 +1,4 @@
-"""Write docs/training.md: how both systems are trained, and what Logos' training did to the embedded model.
+"""Fill docs/training.md with what Logos' training did to the embedded model.
 
 python research/logos/write_doc.py --runs build/logos/runs     # what compare.py wrote
 """
@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from page import fill_pages
 
+from mmprobe.notebook import markdown_table
 from mmprobe.stats.estimate import Estimate, estimate_mean
 from mmprobe.stats.intervals import QUANTITY
 
-ROOT = Path(__file__).parent.parent.parent
 MEASURES = {
     "accuracy": "right answers, sampled",
     "greedy_accuracy": "right answers, greedy",
@@ -31,7 +32,6 @@ ARMS = {
     "no-filter": "curriculum alone",
     "no-curriculum": "filter alone",
 }
-TEXT = Path(__file__).with_name("training.md")
 
 
 def read_runs(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
@@ -81,7 +81,7 @@ def build_table(runs: dict[tuple[str, int], dict[str, Any]]) -> str:
         f"before ({len(seeds['start'])} draws of responses)",
         *(f"{ARMS[arm]} (seeds {', '.join(map(str, seeds[arm]))})" for arm in trained),
     ]
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    rows = []
     for measure, name in MEASURES.items():
         most = None if measure == "effect" else 1.0
         each = [values_of(runs["start", seed]["records"], measure) for seed in seeds["start"]]
@@ -94,8 +94,8 @@ def build_table(runs: dict[tuple[str, int], dict[str, Any]]) -> str:
             by_seed = ", ".join(f"{np.nanmean(row):.3f}" for row in each)
             change = format_mean(after - before, pairs, signed=True, most=most)
             cells.append(f"{format_mean(after, pairs, most=most)}<br>{change}<br>by seed: {by_seed}")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return markdown_table(head, rows)
 
 
 def describe_groups(folder: Path, runs: dict[tuple[str, int], dict[str, Any]]) -> str:
@@ -131,9 +131,9 @@ def describe(runs: dict[tuple[str, int], dict[str, Any]]) -> str:
     )
 
 
-def summarise(table: str) -> str:
+def summarise(measures: str) -> str:
     """Return which measures changed, in words, from the bold cells of the table."""
-    rows = [line.split(" | ") for line in table.splitlines()[2:]]
+    rows = [line.split(" | ") for line in measures.splitlines()[2:]]
     changed = [row[0].removeprefix("| ") for row in rows if "**" in "".join(row[2:])]
     same = [row[0].removeprefix("| ") for row in rows if "**" not in "".join(row[2:])]
     parts = [f"The interval over pairs excludes 0 for some arms: {', '.join(changed)}."] if changed else []
@@ -145,15 +145,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=Path, default=Path("build/logos/runs"))
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "training.md")
     args = parser.parse_args()
     runs = read_runs(args.runs)
-    text = TEXT.read_text(encoding="utf-8")
-    table = build_table(runs)
+    measures = build_table(runs)
     parts = {"sizes": describe(runs), "groups": describe_groups(args.runs, runs)}
-    for name, part in (parts | {"table": table, "summary": summarise(table)}).items():
-        text = text.replace("{{" + name + "}}", part)
-    args.out.write_text(text, encoding="utf-8")
+    parts |= {"table": measures, "summary": summarise(measures)}
+    fill_pages({"docs/training.md": parts})
 
 
 if __name__ == "__main__":

@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
+from page import fill_pages
 from scipy.stats import false_discovery_control
 
 from mmprobe.models.organisms import card
+from mmprobe.notebook import markdown_table
 from mmprobe.stats.compare import sign_flip_p
 from mmprobe.stats.estimate import Estimate, estimate_mean
 
@@ -79,10 +81,9 @@ def control_discoveries(gains: Mapping[str, Mapping[str, Gain]]) -> dict[str, di
 
 def write_table(gains: Mapping[str, Mapping[str, Gain]]) -> str:
     """Return a table with a row for each method and a column for each cause."""
-    lines = [f"| method | {' | '.join(gains)} |", "|---" * (len(gains) + 1) + "|"]
-    for name in next(iter(gains.values())):
-        lines.append(f"| {name} | {' | '.join(_write_cell(name, own[name]) for own in gains.values())} |")
-    return "\n".join(lines)
+    methods = next(iter(gains.values()))
+    rows = ([name, *(_write_cell(name, own[name]) for own in gains.values())] for name in methods)
+    return markdown_table(["method", *gains], rows)
 
 
 def _write_cell(name: str, gain: Gain) -> str:
@@ -178,7 +179,6 @@ def draw_figure(gains: Mapping[str, Mapping[str, Gain]]) -> go.Figure:
 
 def write_section(scores: AnswerScores) -> None:
     """Write the section into the page, in place of the one that is there, and draw its figure."""
-    from page import fill_pages
     from write_causes_doc import draw_png
 
     gains = compare(scores)

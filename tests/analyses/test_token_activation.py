@@ -10,7 +10,7 @@ import torch
 import xarray as xr
 
 import mmprobe as mp
-from mmprobe.analyses.grids import to_grids
+from mmprobe.analyses.regions import to_grids
 from mmprobe.analyses.token_activation import (
     Logits,
     activation_maps,

@@ -38,14 +38,16 @@ def test_nearly_all_are_read_as_a_careful_person_reads_them():
     assert len(against) <= 0.01 * len(answers), against
 
 
-# What is read as a person reads it, and against her, now; docs/readers.md says what each list gave first. No rule was made from list 8.
+# What is read as a person reads it, and against her, now; docs/readers.md says what each list gave first. No rule was made from list 13.
 FLOORS = {
     "6": (0.95, 0.03),
     "7": (0.99, 0.0),
-    "8": (0.92, 0.024),
-    "9": (0.88, 0.036),
-    "10": (0.94, 0.023),
-    "11": (0.93, 0.016),
+    "8": (0.95, 0.024),
+    "9": (0.9, 0.034),
+    "10": (0.95, 0.02),
+    "11": (0.96, 0.016),
+    "12": (0.96, 0.014),
+    "13": (0.87, 0.045),
 }
 
 

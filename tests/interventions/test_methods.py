@@ -95,7 +95,7 @@ def test_an_error_leaves_the_model_unchanged(name, image_paths):
             ((_, state),) = intervention.states
             acts_within = [
                 *state.attention_layers(),
-                *state.residual_layers(),
+                *state.observers(),
                 *state.changes(),
             ] or method.has_contrast_path
             assert (snapshot(model) != before) == bool(acts_within)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 import mmprobe as mp
 from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.models import Model
+from mmprobe.models.points import Observers
 from mmprobe.samples import Sample
 from mmprobe.traces import CaptureSpec
 
@@ -37,12 +39,11 @@ class SpyState(MethodState):
     def __init__(self, seen: dict[int, list[Tensor]]):
         self.seen = seen
 
-    def residual_layers(self) -> tuple[int, ...]:
-        return LAYERS
+    def observers(self) -> Observers:
+        return {("resid_mid", layer): partial(self.keep, layer) for layer in LAYERS}
 
-    def change_residual(self, layer: int, pre: Tensor, mid: Tensor, post: Tensor) -> Tensor:
+    def keep(self, layer: int, mid: Tensor) -> None:
         self.seen[layer].append(mid[0, -1].clone())
-        return post
 
 
 @pytest.mark.parametrize("in_place", [False, True])

@@ -22,7 +22,7 @@ from mmprobe.models.families import FAMILIES, find_family
 from mmprobe.models.families.base import build_sized_views
 from mmprobe.models.families.generic import build_views
 from mmprobe.models.families.refused import REFUSED
-from mmprobe.models.loading import check_model, has_plain_logits
+from mmprobe.models.loading import check_loaded, has_plain_logits
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
 from mmprobe.traces.engines import load_engine
@@ -319,5 +319,5 @@ def test_a_quantised_unembedding_leaves_out_what_needs_its_rows():
     )
     head.forward = lambda values: values @ torch.zeros(64, head.out_features)
     model.hf.lm_head = head
-    check_model(model.hf, model.family, "mine")
+    check_loaded(model.hf, model.family, "mine")
     assert not has_plain_logits(model.hf, model.family)

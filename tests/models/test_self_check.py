@@ -9,7 +9,7 @@ import torch
 
 from mmprobe.errors import InputError
 from mmprobe.models.families.base import get_decoder_parts
-from mmprobe.models.loading import check_model, find_numeric_errors, has_plain_logits
+from mmprobe.models.loading import check_loaded, find_numeric_errors, has_plain_logits
 
 
 def misplace_parts(family, **parts):
@@ -34,13 +34,13 @@ def test_a_declaration_that_fits_passes(model, request):
 def test_a_misplaced_part_is_named_with_its_layer(random_qwen, parts):
     family = misplace_parts(random_qwen.family, **parts)
     with pytest.raises(InputError, match="qwen2_5_vl: layer 0: resid_pre .*adding-a-family"):
-        check_model(random_qwen.hf, family, "my-model")
+        check_loaded(random_qwen.hf, family, "my-model")
 
 
 def test_attention_outside_the_registry_is_named(random_qwen):
     family = misplace_parts(random_qwen.family, attention="mlp")
     with pytest.raises(InputError, match="registry"):
-        check_model(random_qwen.hf, family, "my-model")
+        check_loaded(random_qwen.hf, family, "my-model")
 
 
 def test_logits_that_are_rescaled_are_found(random_qwen):

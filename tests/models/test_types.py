@@ -19,9 +19,9 @@ from helpers.tiny_models import TINY_NAMES, load_tiny_model
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.families import View
-from mmprobe.models.loading import check_model
+from mmprobe.models.loading import check_loaded
 from mmprobe.samples import Sample
-from mmprobe.traces.check import check_model as check_traces
+from mmprobe.traces.check import check_model
 
 ONE_IMAGE = {"blip-2", "instructblip"}
 QUICK = {"qwen2_5_vl", "llava_next"}
@@ -31,7 +31,7 @@ NAMES = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.exhausti
 def load_type(name: str) -> Model:
     """Return a tiny model that fits its family's declaration."""
     model = load_tiny_model(name)
-    check_model(model.hf, model.family, name)
+    check_loaded(model.hf, model.family, name)
     return model
 
 
@@ -127,5 +127,5 @@ def test_tokens_that_come_column_by_column_are_found(name: str, tmp_path: Path, 
 @pytest.mark.parametrize("name", NAMES)
 def test_mmprobe_check_finds_nothing_wrong(name: str):
     """Of `fast_vlm` with random weights, all visual tokens move with each painted cell."""
-    wrong = [str(check) for check in check_traces(load_type(name)) if check.ok is False]
+    wrong = [str(check) for check in check_model(load_type(name)) if check.ok is False]
     assert [line for line in wrong if name != "fast_vlm" or "grid" not in line] == []

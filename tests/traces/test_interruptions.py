@@ -240,7 +240,7 @@ def test_a_disk_error_leaves_no_partial_file(random_qwen, samples, tmp_path, mon
 
 def test_finished_samples_need_no_space_when_resuming(random_qwen, samples, tmp_path, monkeypatch):
     bytes_needed = []
-    monkeypatch.setattr("mmprobe.traces.run.check_space", lambda out, needed: bytes_needed.append(needed))
+    monkeypatch.setattr("mmprobe.traces.run.warn_of_space", lambda out, needed: bytes_needed.append(needed))
     trace(random_qwen, samples[:2], tmp_path / "run")
     trace(random_qwen, samples[:2], tmp_path / "run", resume=True)
     assert bytes_needed[0] > 0 and bytes_needed[1] == 0

@@ -89,7 +89,7 @@ def record(
         else:
             output = recorder.read(inputs, generate, way == "whole", compiled)
     if spec.wants("vision/") and recorders[0].prompt.views:
-        write_patch_positions(model, batch.inputs, recorders[0])
+        _write_patch_positions(model, batch.inputs, recorders[0])
     return output
 
 
@@ -480,7 +480,7 @@ def record_vision(model: Model, recorder: SampleRecorder) -> Iterator[None]:
         recorder.writer.write("vision/attention", attention)
 
 
-def write_patch_positions(model: Model, inputs: Mapping[str, Any], recorder: SampleRecorder) -> None:
+def _write_patch_positions(model: Model, inputs: Mapping[str, Any], recorder: SampleRecorder) -> None:
     """Write the image, row and column of each position of the vision encoder."""
     vision = model.family.vision
     if vision is not None and "vision/place" in recorder.spec.stored:
@@ -490,7 +490,7 @@ def write_patch_positions(model: Model, inputs: Mapping[str, Any], recorder: Sam
 
 def _attention_observer(parts: list[Tensor]) -> Observer:
     def append_attention(call: AttentionCall) -> None:
-        parts.append(attention_received(call))
+        parts.append(_attention_received(call))
 
     return append_attention
 
@@ -647,7 +647,7 @@ def prompt_rows(
         yield first, AttentionRows(scores.softmax(-1)[None, None], has_cross_attention)
 
 
-def attention_received(call: AttentionCall) -> Tensor:
+def _attention_received(call: AttentionCall) -> Tensor:
     """Return the attention that each patch of a vision encoder receives, [head, patch].
 
     It is the mean over the queries of the patch's image or window.

@@ -78,7 +78,7 @@ def split_questions(
     )
 
 
-def render_prompt(question: ChoiceQuestion, tokenizer: Any) -> str:
+def _render_prompt(question: ChoiceQuestion, tokenizer: Any) -> str:
     """Return a question as a prompt: in the tokenizer's chat template, or as a line where it has none.
 
     Control tokens in its texts are split, as in a chat with images (`models/prompt.py`).
@@ -109,7 +109,9 @@ def encode_example(question: ChoiceQuestion, tokenizer: Any, explain: bool) -> d
                 f"question {question.id!r}: has no 'explanation' in its metadata; train without explanations"
             )
         target = f"{explanation.strip()}\n{target}"
-    prompt = tokenizer(render_prompt(question, tokenizer), add_special_tokens=tokenizer.chat_template is None)
+    prompt = tokenizer(
+        _render_prompt(question, tokenizer), add_special_tokens=tokenizer.chat_template is None
+    )
     answer = tokenizer(_split(target, question, tokenizer), add_special_tokens=False)["input_ids"] + [
         tokenizer.eos_token_id
     ]
@@ -129,6 +131,6 @@ def answer_questions(model: TextModel, questions: Sequence[ChoiceQuestion], max_
     for start in tqdm(range(0, len(questions), _BATCH), desc="answers", disable=None):
         part = questions[start : start + _BATCH]
         answers += answer_texts(
-            model, [render_prompt(each, model.tokenizer) for each in part], max_new_tokens
+            model, [_render_prompt(each, model.tokenizer) for each in part], max_new_tokens
         )
     return answers

@@ -164,7 +164,7 @@ def save(source: xr.Dataset | go.Figure, out: str | Path) -> list[Path]:
 NO_KALEIDO = "figures as files need kaleido; pip install 'mmprobe[figures]'"
 
 
-def check_kaleido() -> None:
+def _check_kaleido() -> None:
     """Raise InputError if kaleido is missing, before anything is computed or written."""
     if find_spec("kaleido") is None:
         raise InputError(NO_KALEIDO)
@@ -177,7 +177,7 @@ def one_browser() -> Iterator[None]:
     Raises:
         InputError: kaleido or a Chromium is missing, or it does not start.
     """
-    check_kaleido()
+    _check_kaleido()
     import kaleido
 
     server = getattr(kaleido, "_global_server", None)

@@ -25,7 +25,7 @@ from mmprobe.viz.panel import (
 def panels(ds: xr.Dataset) -> list[Panel]:
     if "change_by_step" in ds:
         title = f"Change of the answer without attention to {ds.attrs['group']} tokens, sample {ds.attrs['sample']}"
-        return [change_panel(ds, title, f"Attention knockout, {_format_window(ds)}.")]
+        return [_change_panel(ds, title, f"Attention knockout, {_format_window(ds)}.")]
     shown = [_layer_panel(ds)]
     if "note" not in ds.attrs:
         plots = {"nat per token": read_comparison(ds)}
@@ -117,7 +117,7 @@ def _format_window(ds: xr.Dataset) -> str:
     return "one layer at a time" if layers == 1 else f"{layers} layers at a time"
 
 
-def change_panel(ds: xr.Dataset, title: str, caption: str) -> Panel:
+def _change_panel(ds: xr.Dataset, title: str, caption: str) -> Panel:
     """Draw the change of each token's log-probability, layers against steps."""
     changes = ds["change_by_step"].transpose("layer", "step").values
     largest = float(np.nanmax(np.abs(changes), initial=0)) or 1.0

@@ -11,6 +11,7 @@ from typing import Any
 import xarray as xr
 
 from mmprobe.analyses import ANALYSES
+from mmprobe.registry import describe_docstring
 from mmprobe.viz.panel import Panel, format_counts, format_notes, name_labels
 from mmprobe.viz.report.elements import Page, figure_block, render
 
@@ -68,9 +69,9 @@ def _introduction(dataset: xr.Dataset, name: str) -> tuple[str, str]:
     """Return what the analysis measures; and the sample size, and notes on excluded samples."""
     docstring = inspect.getdoc(ANALYSES[name]) if name in ANALYSES else ""
     about = str(dataset.attrs.get("about") or docstring or "")
-    first_line = about.strip().partition("\n")[0].replace("`", "").removeprefix("Return ")
-    lead = first_line[:1].upper() + first_line[1:]
-    return lead, " ".join(part for part in (_sample_size(dataset), format_notes(dataset)) if part)
+    return describe_docstring(about.strip()), " ".join(
+        part for part in (_sample_size(dataset), format_notes(dataset)) if part
+    )
 
 
 def _sample_size(dataset: xr.Dataset) -> str:

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from mmprobe.cache import Run
 from mmprobe.samples import Sample
-from mmprobe.stats.repetition import is_degenerate
+from mmprobe.thoughts import is_degenerate
 from mmprobe.viz.report.elements import (
     LABEL_NAMES,
     REPETITIVE,
@@ -30,7 +30,7 @@ from mmprobe.viz.report.elements import (
     render,
 )
 from mmprobe.viz.report.images import Images
-from mmprobe.viz.report.results import MAX_LENGTH, AnswerRow, ResultFolder, shorten
+from mmprobe.viz.report.results import MAX_LENGTH, AnswerRow, ResultFolder, truncate
 
 MAX_ANSWERS = 20_000  # in the table
 UNCHANGED = "no other images change it"
@@ -192,11 +192,11 @@ def _run_answers(run: Run) -> Iterator[AnswerRow]:
             trace.close()
         yield AnswerRow(
             name,
-            shorten(sample.question, MAX_LENGTH["question"]),
-            shorten(answer, MAX_LENGTH["answer"]),
+            truncate(sample.question, MAX_LENGTH["question"]),
+            truncate(answer, MAX_LENGTH["answer"]),
             "",
             None,
-            None if sample.answer is None else shorten(sample.answer, MAX_LENGTH["truth"]),
+            None if sample.answer is None else truncate(sample.answer, MAX_LENGTH["truth"]),
             tuple(map(str, sample.images)),
             str(sample.metadata.get("type", "")),
         )
@@ -304,7 +304,7 @@ def _sort_options(columns: Sequence[InternalColumn]) -> list[tuple[str, str]]:
     return options
 
 
-def rank_answers(
+def _rank_answers(
     words: Sequence[str],
     degenerate: Sequence[bool],
     unchanged: Sequence[bool],
@@ -324,7 +324,7 @@ def rank_answers(
 
     Example:
         >>> unchanged = [False, False, False, True]
-        >>> rank_answers(["right", "unread", "wrong", "right"], [False] * 4, unchanged, [1.0, None, 2.0, 0.0])
+        >>> _rank_answers(["right", "unread", "wrong", "right"], [False] * 4, unchanged, [1.0, None, 2.0, 0.0])
         [3, 2, 0, 1]
     """
 
@@ -355,7 +355,7 @@ def _table_data(
     words = answers.words
     degenerate = [any(pair) for pair in zip(flags[WORDLESS], flags[REPETITIVE], strict=True)]
     known = [losses.get(row.id) for row in answers.rows]
-    ranks = rank_answers(words, degenerate, flags[UNCHANGED], known)
+    ranks = _rank_answers(words, degenerate, flags[UNCHANGED], known)
     rows = [
         [
             row.id,

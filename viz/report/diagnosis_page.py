@@ -62,7 +62,7 @@ def write_diagnosis(models: Sequence[Diagnosed], out: Path) -> Path:
                 "sentence": f"{attributes['model']}: {attributes['verdict']}. {_sentence(attributes['why'])}",
                 "panel": figure_values(panel, number),
                 "controls": [f"Controls: {base}" for base in bases],
-                "effects": [_effect_row(row, bases) for row in first_effects(model.effects)],
+                "effects": [_effect_row(row, bases) for row in _first_effects(model.effects)],
                 "kinds": [_effect_row(row, bases) for row in model.effects if row["kind"]],
                 "examples": [_example_row(example, images) for example in model.examples],
                 "causes": _cause_rows(model.dataset),
@@ -105,13 +105,13 @@ def _cause_rows(dataset: xr.Dataset) -> list[list[list[str]]]:
     return rows
 
 
-def first_effects(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _first_effects(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the rows that the page opens with: those outside the controls' range, of all questions or of a kind, and then all tests.
 
     Example:
         >>> all_of = {"test": "blind", "kind": None, "outside": False}
         >>> of_count = {"test": "blind", "kind": "count", "outside": True}
-        >>> first_effects([all_of, of_count]) == [of_count, all_of]
+        >>> _first_effects([all_of, of_count]) == [of_count, all_of]
         True
     """
     outside = [row for row in rows if row["outside"]]

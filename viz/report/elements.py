@@ -25,7 +25,7 @@ RIGHT_NAMES = {True: "right", False: "wrong", None: "unread"}
 WORDLESS = "no words"
 """The word for an answer without a letter or a digit: before it is right or wrong, the prompt or the model is."""
 REPETITIVE = "repeats itself"
-"""The word for an answer that compresses too well (`stats.repetition`)."""
+"""The word for an answer that compresses too well (`mmprobe.thoughts`)."""
 
 
 class Page(NamedTuple):
@@ -82,10 +82,10 @@ def data_block(name: str, json_text: str) -> str:
 
 def dump_json(value: Any) -> str:
     """Return JSON that cannot end the `<script>` around it: ASCII, with `<`, `>` and `&` escaped."""
-    return escape_json(json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")))
+    return _escape_json(json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")))
 
 
-def escape_json(json_text: str) -> str:
+def _escape_json(json_text: str) -> str:
     """Escape `<`, `>` and `&`, which occur only in the strings of JSON."""
     return json_text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -104,19 +104,19 @@ def figure_block(number: int, figure: go.Figure) -> str:
     for trace in content["data"]:
         template = trace.get("hovertemplate") or ""
         whole = template if isinstance(template, str) else max(template, key=len)
-        if columns := name_columns(whole):
+        if columns := _name_columns(whole):
             trace["meta"] = {**(trace.get("meta") or {}), "columns": columns}
-    packed = compress(escape_json(json.dumps(content, separators=(",", ":"))).encode())
+    packed = compress(_escape_json(json.dumps(content, separators=(",", ":"))).encode())
     return data_block(f"figure-data-{number}", json.dumps(packed))
 
 
-def name_columns(template: str) -> dict[str, str]:
+def _name_columns(template: str) -> dict[str, str]:
     """Return names of a trace's custom data by index ("" where it is one number), from its hover text.
 
     Example:
-        >>> name_columns("%{y} [%{customdata[0]}, %{customdata[1]}]<br>n = %{customdata[2]}, Hedges' g %{customdata[3]}")
+        >>> _name_columns("%{y} [%{customdata[0]}, %{customdata[1]}]<br>n = %{customdata[2]}, Hedges' g %{customdata[3]}")
         {'0': 'low', '1': 'high', '2': 'n', '3': "Hedges' g"}
-        >>> name_columns("n = %{customdata}")
+        >>> _name_columns("n = %{customdata}")
         {'': 'n'}
     """
     names: dict[str, str] = {}

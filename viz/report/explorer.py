@@ -58,7 +58,7 @@ def explorer_page(
     labels = {name: run.faithful(name) for name in run.ids}
     marks = dict(zip((row.id for row in answers.rows), answers.words, strict=True))
     measured = () if interchange is None else set(interchange["sample"].values.tolist())
-    selected = select_ids(labels, size, measured)
+    selected = _select_ids(labels, size, measured)
     blocks = sample_blocks(run, selected, images, interchange, words)
     shown = selected[: len(blocks)]
     samples = [
@@ -104,13 +104,13 @@ _NO_CAUSE = (
 _SPECIAL_TOKEN = re.compile(r"<\|[^<>\s]+\|>|</?[A-Za-z_]+>|\[[A-Z_]+\]")
 
 
-def select_ids(labels: dict[str, bool | None], size: int, measured: Collection[str] = ()) -> list[str]:
+def _select_ids(labels: dict[str, bool | None], size: int, measured: Collection[str] = ()) -> list[str]:
     """Return the ids of at most `size` samples, in the order of the run.
 
     Unfaithful samples come first, then those whose causes were measured.
 
     Example:
-        >>> select_ids({"a": None, "b": True, "c": False, "d": None}, 3, {"d"})
+        >>> _select_ids({"a": None, "b": True, "c": False, "d": None}, 3, {"d"})
         ['c', 'd', 'a']
     """
     return sorted(labels, key=lambda name: (labels[name] is not False, name not in measured))[:size]

@@ -216,23 +216,23 @@ def _build_answer(fields: Mapping[str, Any], name: str, question: Any, kind: str
     question = fields.get("question") or question
     truth, images = fields.get("truth"), fields.get("images")
     return AnswerRow(
-        shorten(name, MAX_LENGTH["id"]),
-        None if question is None else shorten(str(question), MAX_LENGTH["question"]),
-        None if text is None else shorten(str(text), MAX_LENGTH["answer"]),
-        shorten(_format_details(fields), MAX_LENGTH["details"]),
+        truncate(name, MAX_LENGTH["id"]),
+        None if question is None else truncate(str(question), MAX_LENGTH["question"]),
+        None if text is None else truncate(str(text), MAX_LENGTH["answer"]),
+        truncate(_format_details(fields), MAX_LENGTH["details"]),
         faithful if isinstance(faithful, bool) else None,
-        shorten(str(truth), MAX_LENGTH["truth"]) if isinstance(truth, str | int | float) else None,
+        truncate(str(truth), MAX_LENGTH["truth"]) if isinstance(truth, str | int | float) else None,
         tuple(map(str, images)) if isinstance(images, list) else (),
         "" if kind.isdecimal() else kind,
         "correct" in fields and "faithful" not in fields,
     )
 
 
-def shorten(text: str, longest: int) -> str:
+def truncate(text: str, longest: int) -> str:
     """Return a text of at most `longest` characters, with an ellipsis if it was shortened.
 
     Example:
-        >>> shorten("abcdef", 4)
+        >>> truncate("abcdef", 4)
         'abc…'
     """
     return text if len(text) <= longest else text[: longest - 1] + "…"
@@ -407,7 +407,7 @@ def result_facts(results: ResultFolder) -> dict[str, str]:
         for name, value in entries.items()
         if value not in (None, {}, [], "") and name != "headline"
     }
-    return {name: shorten(value, _MAX_FACT_LENGTH) for name, value in facts.items()}
+    return {name: truncate(value, _MAX_FACT_LENGTH) for name, value in facts.items()}
 
 
 def _describe_setting(value: Any) -> str:

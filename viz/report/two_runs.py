@@ -91,7 +91,7 @@ def write_side_by_side(sides: tuple[Side, Side], out: Path) -> Path:
     """
     first, second = sides
     images = Images()
-    page = comparison_page(sides, "overview", "Overview", images, 0)
+    page = _comparison_page(sides, "overview", "Overview", images, 0)
     page.data.extend(images.blocks())
     figures = 1 if page.data and "figure-data-0" in page.data[0] else 0
     pages = [page, *_figure_pages(sides, figures)]
@@ -127,7 +127,7 @@ def write_comparison(dataset: xr.Dataset, folder: Path, out: Path) -> Path:
             Side(each.parent.name, None, [], read_results(each)),
         )
         slug = re.sub(r"[^\w-]+", "-", f"{each.parent.name}-{each.name}")
-        page = comparison_page(sides, slug, f"{each.parent.name}, {each.name}", images, number)
+        page = _comparison_page(sides, slug, f"{each.parent.name}, {each.name}", images, number)
         number += len(page.data)
         pages.append(page)
     pages[0].data.extend(images.blocks())
@@ -146,7 +146,7 @@ def _name_models(sides: tuple[Side, Side]) -> str:
     return ", ".join(dict.fromkeys(name for name in names if name))
 
 
-def comparison_page(sides: tuple[Side, Side], slug: str, title: str, images: Images, figure: int) -> Page:
+def _comparison_page(sides: tuple[Side, Side], slug: str, title: str, images: Images, figure: int) -> Page:
     """Return the page that sets two sides beside each other.
 
     Args:
@@ -160,8 +160,8 @@ def comparison_page(sides: tuple[Side, Side], slug: str, title: str, images: Ima
     """
     both = match_answers(sides)
     names = [side.name for side in sides]
-    panel = outcome_panel(names, both)
-    changed = changed_answers(both, sides, images)
+    panel = _outcome_panel(names, both)
+    changed = _changed_answers(both, sides, images)
     rows = [
         _compare(name, values, both, _RIGHT if name == _share_name(both) else QUANTITY)
         for name, values in _quantities(sides, both).items()
@@ -175,8 +175,8 @@ def comparison_page(sides: tuple[Side, Side], slug: str, title: str, images: Ima
             for side, answers in zip(sides, both.answers, strict=True)
         ],
         read=both.names is RIGHT_NAMES,
-        verdict=describe_difference(names, both),
-        settings=differing_settings(sides),
+        verdict=_describe_difference(names, both),
+        settings=_differing_settings(sides),
         rows=[row for row in rows if row is not None],
         count=len(both.ids),
         counts=[len(answers.rows) for answers in both.answers],
@@ -222,7 +222,7 @@ def match_answers(sides: tuple[Side, Side]) -> Both:
     return Both((first, second), ids, groups, RIGHT_NAMES if read else LABEL_NAMES)
 
 
-def describe_difference(names: Sequence[str], both: Both) -> str:
+def _describe_difference(names: Sequence[str], both: Both) -> str:
     """Return in a sentence or two whether more answers of one side are right, and what these data could show."""
     labels = both.labels
     known = np.isfinite(labels).all(0)
@@ -294,7 +294,7 @@ def _place_in_group(groups: np.ndarray) -> np.ndarray:
     return np.array(places, int)
 
 
-def outcome_panel(names: Sequence[str], both: Both) -> Panel | None:
+def _outcome_panel(names: Sequence[str], both: Both) -> Panel | None:
     """Return a figure of how many questions each side got right; None without labels."""
     labels = both.labels
     known = np.isfinite(labels).all(0)
@@ -328,7 +328,7 @@ def outcome_panel(names: Sequence[str], both: Both) -> Panel | None:
     )
 
 
-def changed_answers(both: Both, sides: tuple[Side, Side], images: Images) -> list[dict[str, Any]]:
+def _changed_answers(both: Both, sides: tuple[Side, Side], images: Images) -> list[dict[str, Any]]:
     """Return the questions whose answer or label differs: those whose label changed come first, the lost ones before the won.
 
     Args:
@@ -363,7 +363,7 @@ def changed_answers(both: Both, sides: tuple[Side, Side], images: Images) -> lis
     ]
 
 
-def differing_settings(sides: tuple[Side, Side]) -> list[tuple[str, str, str]]:
+def _differing_settings(sides: tuple[Side, Side]) -> list[tuple[str, str, str]]:
     """Return the settings that differ, each with its value on both sides."""
     first, second = (_flatten(_settings(side)) for side in sides)
     return [

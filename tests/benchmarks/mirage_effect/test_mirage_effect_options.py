@@ -12,7 +12,7 @@ from PIL import Image
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS, make_benchmark
 from mmprobe.benchmarks.core.results import mean_metric, write_results
-from mmprobe.benchmarks.mirage_effect.mean_scores import mean_mirage_scores
+from mmprobe.benchmarks.mirage_effect.metrics import mean_mirage_scores
 from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES
 from mmprobe.errors import InputError
 from mmprobe.samples import sampling_of

@@ -100,7 +100,7 @@ def test_no_linear_probe_reads_what_the_eraser_took_out(tmp_path, tiny_spd):
     stream[0, :, :HIDDEN] = torch.from_numpy(vectors)
     stream = stream.transpose(0, 1)
     state = _SteerState(method, tiny_spd)
-    changed = state.change_residual(4, stream, stream, stream)[:, 0, :HIDDEN]
+    changed = state.changes()["resid_post", 4](stream)[:, 0, :HIDDEN]
     np.testing.assert_allclose(changed, erased, atol=1e-5)
 
 

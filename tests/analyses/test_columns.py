@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mmprobe.stats.columns import Columns
+from mmprobe.analyses.source import Columns
 
 
 def test_rows_come_back_as_one_array_however_many_there_are():

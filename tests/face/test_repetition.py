@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmprobe.stats.repetition import compression_ratio, is_degenerate
+from mmprobe.thoughts import compression_ratio, is_degenerate
 
 
 @pytest.mark.parametrize(
