@@ -795,9 +795,8 @@ def first_difference(inputs: dict[str, Any], others: dict[str, Any]) -> int:
     return int(differs.nonzero()[0]) if differs.any() else len(differs)
 
 
-_own: dict[
-    nn.Module, Forward
-] = {}  # of the unembeddings of open blocks of `float32_logits`, their own forward
+# The unembeddings of open blocks of `float32_logits`, each with its own forward.
+_own: dict[nn.Module, Forward] = {}
 
 
 @contextmanager

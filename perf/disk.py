@@ -11,14 +11,14 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from paired import Paired, in_turn
+from paired import TIMED, Paired, in_turn
 
 import mmprobe as mp
 from mmprobe.cache import TraceWriter
 from mmprobe.cache.schema import BLOCK_STEPS, FORMAT_VERSION, GROUP_NAMES, VARIABLES
 from mmprobe.traces.run import Packer
 
-COLUMNS = ("what", "MB", "MB/s", "raw MB/s", "ratio", "middle half", "rounds", "goal")
+COLUMNS = ("what", "MB", "MB/s", "raw MB/s", *TIMED[1:], "goal")
 STEPS, LAYERS, HIDDEN = 512, 28, 3584
 READ = "attention/mass"  # the data set that is read
 

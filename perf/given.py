@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from overhead import remove_run
-from paired import in_turn
-from prefixes import GREEDY, QUESTIONS
-from toys import LONG_SIDE, samples, toy
+from paired import TIMED, in_turn
+from prefixes import QUESTIONS
+from toys import GREEDY, LONG_SIDE, samples, toy
 
 import mmprobe as mp
 from mmprobe.interventions import generate_batch, load_methods
@@ -20,19 +20,7 @@ from mmprobe.models import Model
 from mmprobe.samples import Sample
 from mmprobe.settings import AskSettings
 
-COLUMNS = (
-    "model",
-    "prompt",
-    "answers",
-    "new",
-    "batch",
-    "method",
-    "s",
-    "ratio",
-    "middle half",
-    "rounds",
-    "goal",
-)
+COLUMNS = ("model", "prompt", "answers", "new", "batch", "method", *TIMED, "goal")
 
 
 def generate_plainly(model: Model, chosen: Sequence[Sample], batch: int, new: int) -> dict[str, list[int]]:

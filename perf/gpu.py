@@ -36,7 +36,7 @@ import numpy as np
 import torch
 import transformers
 from paired import Paired, in_turn
-from toys import LONG_SIDE, parser, samples, toy
+from toys import GREEDY, LONG_SIDE, parser, samples, toy
 from transformers import CompileConfig
 
 import mmprobe as mp
@@ -65,7 +65,6 @@ from page import fill
 PAGE = Path(__file__).parent.parent / "docs" / "performance-gpu.md"
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3", "llava", "llava_next", "internvl", "idefics3")
 DTYPES = ("float32", "bfloat16", "float16")
-GREEDY = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
 STEPS = 6  # tokens of an answer that is compared with eager
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from paired import in_turn
+from paired import TIMED, in_turn
 from torch.utils._python_dispatch import TorchDispatchMode
 from toys import samples, toy
 
@@ -31,21 +31,7 @@ from mmprobe.samples import Sample, load_samples
 from mmprobe.settings import AskSettings
 from mmprobe.traces.asking import answer
 
-COLUMNS = (
-    "model",
-    "prompt",
-    "new",
-    "batch",
-    "method",
-    "s",
-    "ratio",
-    "middle half",
-    "rounds",
-    "goal",
-    "extra MB",
-    "a cache, MB",
-    "calls",
-)
+COLUMNS = ("model", "prompt", "new", "batch", "method", *TIMED, "goal", "extra MB", "a cache, MB", "calls")
 SEED = 5_200_000  # of the real model's scenes
 METHODS: dict[str, tuple[Method, float]] = {  # method, and goal of the ratio to plain
     "plain": (load_method("plain"), 1.0),
@@ -58,7 +44,7 @@ METHODS: dict[str, tuple[Method, float]] = {  # method, and goal of the ratio to
     "agla": (load_method("agla"), 2.2),
 }
 REAL = "build/real"
-REAL_COLUMNS = ("real model", "a round", "CPU s", "ratio", "middle half", "rounds")
+REAL_COLUMNS = ("real model", "a round", "CPU s", *TIMED[1:])
 REAL_METHODS = ("plain", "sage", "vcd", "icd", "pai", "agla", "opera")
 REAL_TOKENS = 32  # of the longest answer
 

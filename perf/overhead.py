@@ -15,27 +15,15 @@ from typing import Any
 import nnsight
 import torch
 from nnsight import NNsight
-from paired import in_turn
-from toys import LONG_SIDE, samples, toy
+from paired import TIMED, in_turn
+from toys import GREEDY, LONG_SIDE, samples, toy
 
 import mmprobe as mp
 from mmprobe.models import Model
 from mmprobe.samples import Sample
 from mmprobe.traces.engines.step_buffer import copy_sharing_weights
 
-COLUMNS = (
-    "model",
-    "prompt",
-    "new",
-    "batch",
-    "batches",
-    "method",
-    "s",
-    "ratio",
-    "middle half",
-    "rounds",
-    "goal",
-)
+COLUMNS = ("model", "prompt", "new", "batch", "batches", "method", *TIMED, "goal")
 PEER_CAPTURE = mp.CaptureSpec(datasets=["attention/row", "residual/pre", "residual/mid", "residual/post"])
 GOALS = {
     "default": "1.08, 1.12 in batches",
@@ -45,7 +33,6 @@ GOALS = {
 }
 LONG_PROMPT = 3000  # tokens
 SECONDS = 75  # least time for each setting; short ones have more rounds
-GREEDY = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
 
 
 def methods(

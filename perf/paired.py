@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+TIMED = ("s", "ratio", "middle half", "rounds")  # the names of `Paired.cells` in a table
+
 
 class Paired(NamedTuple):
     """Times of a way over all rounds.

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from overhead import remove_run
-from paired import in_turn
-from toys import LONG_SIDE, samples, toy
+from paired import TIMED, in_turn
+from toys import GREEDY, LONG_SIDE, samples, toy
 
 import mmprobe as mp
 from mmprobe.benchmarks import evaluate
@@ -22,7 +22,7 @@ from mmprobe.models.reading import PrefixStore, repeated_keys
 from mmprobe.samples import Sample
 from mmprobe.settings import AskSettings
 
-COLUMNS = ("model", "prompt", "questions", "new", "method", "s", "ratio", "middle half", "rounds", "goal")
+COLUMNS = ("model", "prompt", "questions", "new", "method", *TIMED, "goal")
 QUESTIONS = [
     "Are the two pictures the same?",
     "Are the two pictures different?",
@@ -31,7 +31,6 @@ QUESTIONS = [
     "Describe the first picture.",
     "Is there a star in the second picture?",
 ]
-GREEDY = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
 GOALS = {"answers, shared": "0.28", "default, shared": "0.28"}
 BENCH_SIDE = 784  # pixels
 

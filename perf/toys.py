@@ -23,6 +23,12 @@ TOYS: dict[str, dict[str, Any]] = {
     "7B": {"layers": 28, "hidden": 3584, "neurons": 18944, "heads": 28, "kv": 4, "mrope": [16, 24, 24], "side": 672, "vocabulary": 152064},
 }  # fmt: skip
 LONG_SIDE = 1120  # pixels of images that make a prompt of about 3,200 tokens
+GREEDY = {
+    "do_sample": False,
+    "temperature": None,
+    "top_p": None,
+    "top_k": None,
+}  # of plain `generate`, whatever a checkpoint says
 
 
 def toy(name: str, device: str = "cpu", side: int | None = None, dtype: torch.dtype | None = None) -> Model:

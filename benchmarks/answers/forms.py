@@ -121,9 +121,9 @@ _MARKUP = re.compile(
     r"(?<![\w)*])\*+|\*+(?![\w(*])|`+|^[ \t]*(?:#{1,6}|>)[ \t]+|(?<!\w)__?(?=\w)|(?<=\w)__?(?!\w)",
     re.MULTILINE,
 )
-# Where a thing is, in tokens of a model: `<box>[[10,20,30,40]]</box>`, `"bbox_2d": [10, 20]`, `<point x="3" y="4">`.
+# Where a thing is, in tokens of a model: `<box>[[10,20,30,40]]</box>`, `[[10, 20, 30, 40]]`, `<point x="3" y="4">`.
 _COORDINATES = re.compile(
-    r"<(\|?(?:box|quad))[^>]*>.*?<\W*(?:box|quad)[^>]*>|\[?\[\d+(?:\.\d+)?(?:,\s*\d+(?:\.\d+)?){1,3}\]\]?|<points?\b[^>]*>",
+    r"<\|?(?:box|quad)[^>]{0,80}>[\d\s.,()\[\]]*<\W{0,2}(?:box|quad)[^>]{0,80}>|\[\[\d+(?:\.\d+)?(?:,\s*\d+(?:\.\d+)?){3}\]\]|<points?\b[^>]{0,200}>",
     re.IGNORECASE,
 )
 # "I cannot tell exactly, but there are 3": after a refusal that is not about the image, an answer.

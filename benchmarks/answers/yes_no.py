@@ -205,7 +205,7 @@ def _state(clause: str, asked: str) -> Said | None:
 
 
 def _is_turned(asked: str, clause: str) -> bool:
-    """Return whether a clause has the things of a relation the other way round: `the dog is behind the cat`."""
+    """Return whether a clause swaps the two things of a relation, as `the dog is behind the cat` swaps those of `the cat is behind the dog`."""
     wanted, said = stems(asked), stems(clause)
     return any(
         (said[j] == wanted[i] or {said[j], wanted[i]} in _EXCLUDING)

@@ -162,3 +162,17 @@ def test_expressions_are_compared_in_a_thread():
 )
 def test_of_several_times_the_asserted_one_is_read(text, verdict):
     assert judge_text(text, "4:45 pm", question="What time is it?") == verdict
+
+
+@pytest.mark.parametrize(
+    ("text", "truth", "verdict"),
+    [
+        ("The car [[10, 20, 30, 40]] is blue.", "blue", "right"),
+        ("The car<|box_start|>(10,20),(30,40)<|box_end|> is red.", "blue", "wrong"),
+        ("The coordinates are [3, 4].", "[3, 4]", "right"),
+        ("The matrix is [[1, 2], [3, 4]].", "[[1, 2], [3, 4]]", "right"),
+        ("<box>blue</box>", "blue", "right"),
+    ],
+)
+def test_boxes_are_left_out_and_lists_that_answer_are_not(text, truth, verdict):
+    assert judge_text(text, truth) == verdict

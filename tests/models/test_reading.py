@@ -11,6 +11,7 @@ from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
 
 from mmprobe.models import reading as module
+from mmprobe.models.hooks import wrap_forward
 from mmprobe.models.points import change_component
 from mmprobe.models.prompt import build_chat
 from mmprobe.models.reading import (
@@ -121,11 +122,16 @@ def test_what_follows_the_beginnings_of_other_images_is_read_in_one_pass(random_
     ]
     answers = [ANSWERS[number % 2] for number in range(len(chats))]
     expected = read_chats(random_qwen, chats, answers).logprobs()
-    store = PrefixStore(random_qwen, frozenset(), keeps_states=False)
-    with count_rows(random_qwen) as rows:
+    store, unembedded = PrefixStore(random_qwen, frozenset(), keeps_states=False), []
+
+    def count(forward):
+        return lambda states: unembedded.append(states.shape[:-1].numel()) or forward(states)
+
+    with count_rows(random_qwen) as rows, wrap_forward(random_qwen.hf.lm_head, count):
         shared = read_chats(random_qwen, chats, answers, store)
         found = shared.logprobs()
     assert rows == [4, 8] and shared.count == 1
+    assert unembedded == [sum(map(len, answers))], "what predicts the answers, in one product"
     lengths = {len(prefix.ids) for prefix in store.prefixes.values()}
     assert len(store.prefixes) == 4 and len(lengths) > 1
     for one, other in zip(found, expected, strict=True):
