@@ -178,7 +178,9 @@ def draw_samples(folder: Path) -> list[Sample]:
     for number, (height, width) in enumerate(SIZES):
         coarse = rng.integers(0, 256, (height // 28, width // 28, 3), np.uint8)
         paths.append(folder / f"{number}.png")
-        Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC).save(paths[-1])
+        Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC).save(
+            paths[-1], compress_level=0
+        )
     return [
         Sample(id=f"drawn-{count}", images=paths[:count], question=QUESTIONS[count - 1]) for count in (1, 2)
     ]
@@ -261,7 +263,7 @@ def _draw_pictures(folder: Path) -> dict[str, Path]:
         if name == "transparent":
             image.putalpha(Image.linear_gradient("L").resize(image.size))
         files[name] = folder / f"{name}.png"
-        image.save(files[name], exif=exif)
+        image.save(files[name], exif=exif, compress_level=0)
     return files
 
 
@@ -395,7 +397,7 @@ def _check_grid(model: Model, sample: Sample, painted_each: int = PAINTED) -> Ch
             painted[top:bottom, left:right] = 255 - painted[top:bottom, left:right]
             shown = list(sample.images)
             shown[source] = Path(folder) / "painted.png"
-            Image.fromarray(painted).save(shown[source])
+            Image.fromarray(painted).save(shown[source], compress_level=0)
             states = _visual_states(model, sample.model_copy(update={"images": shown}))
             changes.append((states - before).norm(dim=-1))
     change = torch.stack(changes)

@@ -52,9 +52,14 @@ def run(tiny_spd, tmp_path_factory) -> mp.Run:
     return mp.trace(tiny_spd, selected, folder / "run", capture="full", max_new_tokens=12)
 
 
+@pytest.fixture(scope="module")
+def analysed(run) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
+    return analyze_all(run)
+
+
 @pytest.mark.parametrize("name", OF_IMAGES)
-def test_every_analysis_has_figures_and_exports(run, name, tmp_path):
-    ds = ANALYSES[name](run)
+def test_every_analysis_has_figures_and_exports(run, analysed, name, tmp_path):
+    ds = analysed[0][name]
     assert ds.attrs["analysis"] == name
     assert ds.attrs.get("sets") == COUNTED.get(name)
     if "sample" in ds.dims:
@@ -72,8 +77,8 @@ def test_every_analysis_has_figures_and_exports(run, name, tmp_path):
     assert set(json.loads(as_json.read_text())["data_vars"]) == set(ds.data_vars)
 
 
-def test_all_apply_to_a_full_run_of_pairs(run):
-    datasets, left_out = analyze_all(run)
+def test_all_apply_to_a_full_run_of_pairs(analysed):
+    datasets, left_out = analysed
     assert list(datasets) == OF_IMAGES == [ds.attrs["analysis"] for ds in datasets.values()]
     assert (
         list(left_out) == ["attention_by_frame"] and "no sample has a video" in left_out["attention_by_frame"]

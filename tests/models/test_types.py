@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from helpers import family_checks
 from helpers.family_checks import check_ends, check_grids, check_parity, make_samples
-from helpers.tiny_models import TINY_NAMES, load_tiny_model
+from helpers.tiny_models import TINY_BUILDERS, TINY_NAMES, load_tiny_model
 
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.families import View
 from mmprobe.models.loading import check_loaded
 from mmprobe.samples import Sample
-from mmprobe.traces.check import check_model
+from mmprobe.traces.check import LEAST_FOUND, check_model
 
 ONE_IMAGE = {"blip-2", "instructblip"}
 QUICK = {"qwen2_5_vl", "llava_next"}
@@ -127,5 +127,10 @@ def test_tokens_that_come_column_by_column_are_found(name: str, tmp_path: Path, 
 @pytest.mark.parametrize("name", NAMES)
 def test_mmprobe_check_finds_nothing_wrong(name: str):
     """Of `fast_vlm` with random weights, all visual tokens move with each painted cell."""
-    wrong = [str(check) for check in check_model(load_type(name)) if check.ok is False]
+    checks = list(check_model(load_type(name)))
+    wrong = [str(check) for check in checks if check.ok is False]
     assert [line for line in wrong if name != "fast_vlm" or "grid" not in line] == []
+    if name in TINY_BUILDERS:  # those of a family's own, of which every check can be made
+        made = {check.name.split(" of ")[0]: check for check in checks if check.ok}
+        assert {"structure", "residual stream", "log-probabilities", "capture", "one trace"} <= set(made)
+        assert made["grid"].value > LEAST_FOUND and "painted cells" in made["grid"].text

@@ -1,4 +1,4 @@
-"""`mmprobe check` passes for every family, and names what is wrong with a model that is declared or read wrongly."""
+"""`mmprobe check` names what is wrong with a model that is declared or read wrongly; test_types.py has what it says of right ones."""
 
 from __future__ import annotations
 
@@ -8,28 +8,16 @@ from dataclasses import replace
 import pytest
 from helpers.command_line import run_in_process
 from helpers.slow import first_fast
-from helpers.tiny_models import TINY_BUILDERS, load_tiny_model
+from helpers.tiny_models import load_tiny_model
 
 from mmprobe.models import Model, prompt
 from mmprobe.models.reading import AnswerReader
 from mmprobe.samples import Sample
-from mmprobe.traces.check import LEAST_FOUND, check_model, describe_setting, was_checked
-
-FAMILIES = sorted(TINY_BUILDERS)
+from mmprobe.traces.check import check_model, describe_setting, was_checked
 
 
 def not_ok(model: Model, *samples: Sample) -> set[str]:
     return {check.name for check in check_model(model, samples) if check.ok is False}
-
-
-@pytest.mark.parametrize("family", first_fast(FAMILIES))
-def test_every_family_passes(family):
-    checks = list(check_model(load_tiny_model(family)))
-    assert [str(check) for check in checks if check.ok is False] == []
-    names = {check.name.split(" of ")[0] for check in checks if check.ok}
-    assert {"structure", "grid", "residual stream", "log-probabilities", "capture", "one trace"} <= names
-    of_grid = next(check for check in checks if check.name == "grid")
-    assert of_grid.value > LEAST_FOUND and "painted cells" in of_grid.text
 
 
 @pytest.mark.parametrize("family", first_fast(["qwen2_5_vl", "qwen3_vl", "glm4v"]))

@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from helpers.slow import first_fast
 
 import mmprobe as mp
 from mmprobe.samples import Sample
@@ -30,7 +31,7 @@ def samples(image_paths) -> list[Sample]:
     ]
 
 
-@pytest.fixture(scope="module", params=["tiny_spd", "random_qwen"])
+@pytest.fixture(scope="module", params=first_fast(["tiny_spd", "random_qwen"]))
 def runs(request, samples, tmp_path_factory) -> dict[str, mp.Run]:
     model = request.getfixturevalue(request.param)
     spec = load_capture("full").model_copy(update={"dtype": "float32"})

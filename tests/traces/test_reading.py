@@ -67,7 +67,7 @@ def make_samples_of(family: str, images: list[Path]) -> list[Sample]:
     return [s for s in samples if len(s.images) == 1] if family in ("blip-2", "instructblip") else samples
 
 
-@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("size", first_fast([3, 1]))
 @pytest.mark.parametrize("family", first_fast(TINY, 2))
 def test_reading_gives_what_decoding_gives(family, size, image_paths, tmp_path, monkeypatch):
     monkeypatch.setattr("mmprobe.traces.engines.native.BLOCK_STEPS", 8)  # two whole blocks and a part of one

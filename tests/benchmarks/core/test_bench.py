@@ -41,7 +41,7 @@ def read_metrics(folder: Path) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", first_fast(BENCHMARKS, 6))
+@pytest.mark.parametrize("name", first_fast(BENCHMARKS, 3))
 def test_the_embedded_model_is_asked_and_scored(name, tmp_path):
     out = tmp_path / name
     options = ["--n", 6, "--batch-size", 32]
