@@ -382,8 +382,8 @@ def _draw_anew(count: int, seed: int) -> Iterator[np.ndarray]:
     rng = np.random.default_rng(seed)
     together = max(1, min(_TOGETHER, WEIGHTS // count))
     for start in range(0, RESAMPLES, together):
-        drawn = np.empty((min(together, RESAMPLES - start), count), np.uint16)
-        for row in drawn:
-            row[:] = np.bincount(rng.integers(count, size=count), minlength=count)
-        drawn.flags.writeable = False
-        yield drawn
+        rows = min(together, RESAMPLES - start)
+        drawn = rng.integers(count, size=(rows, count)) + count * np.arange(rows)[:, None]
+        times = np.bincount(drawn.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(np.uint16)
+        times.flags.writeable = False
+        yield times
