@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import assert_fails, run_in_process
+from helpers.slow import first_fast
 
 from mmprobe.benchmarks import BENCHMARKS
 from mmprobe.benchmarks.core.benchmark import load_truth
@@ -67,7 +68,7 @@ def test_bench_compare_and_trace_draw_the_same(tmp_path: Path):
     assert Counter(SAMPLES[int(name)].answer for name in expected) == {"yes": 2, "no": 2}
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", first_fast(BENCHMARKS, 4))
 def test_every_benchmark_is_drawn(tmp_path: Path, name: str):
     """What is drawn is scored as it is among all of the data, whose order it keeps."""
     benchmark = BENCHMARKS[name]()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mmprobe.cache import Run
+from mmprobe.cache import Run, Trace
 from mmprobe.samples import Sample
 from mmprobe.traces import CaptureSpec, load_capture
 
@@ -33,15 +33,18 @@ def assert_equal_runs(read: Run, decoded: Run) -> None:
     for name in read.ids:
         one, other = read[name], decoded[name]
         assert one.answer == other.answer and one.captured == other.captured
-        for variable in one.captured:
-            got, expected = (np.asarray(trace.array(variable).values) for trace in (one, other))
-            assert got.shape == expected.shape, variable
-            if expected.dtype.kind != "f":
-                differing = np.mean(got != expected) if got.size else 0.0
-                # a gate within rounding of 0 may be active in one and not in the other
-                assert differing <= (1e-3 if variable == "ffn/active" else 0.0), variable
-            elif expected.size:
-                largest = np.nanmax(np.abs(expected)) if np.isfinite(expected).any() else 1.0
-                np.testing.assert_allclose(
-                    got, expected, atol=1e-5 * max(largest, 1.0), rtol=0, err_msg=variable
-                )
+        with one.keep_open(), other.keep_open():
+            _assert_equal_traces(one, other)
+
+
+def _assert_equal_traces(one: Trace, other: Trace) -> None:
+    for variable in one.captured:
+        got, expected = (np.asarray(trace.array(variable).values) for trace in (one, other))
+        assert got.shape == expected.shape, variable
+        if expected.dtype.kind != "f":
+            differing = np.mean(got != expected) if got.size else 0.0
+            # a gate within rounding of 0 may be active in one and not in the other
+            assert differing <= (1e-3 if variable == "ffn/active" else 0.0), variable
+        elif expected.size:
+            largest = np.nanmax(np.abs(expected)) if np.isfinite(expected).any() else 1.0
+            np.testing.assert_allclose(got, expected, atol=1e-5 * max(largest, 1.0), rtol=0, err_msg=variable)

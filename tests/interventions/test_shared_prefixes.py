@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.asking import answer_batch
+from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
 from PIL import ImageOps
 
@@ -215,7 +216,7 @@ def test_one_answer_reads_its_images_once(name, vision_passes, image_paths, tmp_
     assert len(calls) == vision_passes
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "llava_next"])
+@pytest.mark.parametrize("family", first_fast(["qwen2_5_vl", "llava_next"]))
 def test_a_search_reads_the_images_of_several_questions_once(family, image_paths, monkeypatch):
     """Its beams go back after the prompt, and the prompt is not read again for that."""
     monkeypatch.setattr("mmprobe.interventions.methods.opera.WARM_UP", 1)

@@ -79,7 +79,7 @@ def prepare_by_itself(model: Model, file: Path, question: str) -> dict[str, Any]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", first_fast(FAMILIES, 3))
+@pytest.mark.parametrize("name", first_fast(FAMILIES))
 def test_prompts_and_pixels_are_the_processors_own(name, tmp_path_factory):
     model = load_tiny_model(name)
     folder = tmp_path_factory.getbasetemp() / "awkward"

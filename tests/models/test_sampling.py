@@ -35,7 +35,7 @@ OF_A_CHECKPOINT = {
 SAMPLE = Sample(id="a", question="Is there a star?")
 
 
-@pytest.fixture(params=first_fast(OF_A_CHECKPOINT, 5))
+@pytest.fixture(params=first_fast(OF_A_CHECKPOINT, 2))
 def model(request, tiny_spd):
     """The embedded model with one setting of a checkpoint."""
     before = tiny_spd.hf.generation_config

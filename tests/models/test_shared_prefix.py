@@ -135,7 +135,7 @@ def shared(random_qwen: Model, samples: list[Sample], tmp_path_factory: pytest.T
     ],
     ids=["with the prompt's states", "without them"],
 )
-@pytest.mark.parametrize("method", first_fast(["sage", "vcd", "icd", "agla"], 2))
+@pytest.mark.parametrize("method", first_fast(["sage", "vcd", "icd", "agla"]))
 def test_traces_under_a_method_hold_the_numbers_of_whole_prompts(
     random_qwen, image_paths, tmp_path, method, capture, batch_size
 ):

@@ -54,7 +54,7 @@ def samples(tmp_path_factory) -> list[Sample]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", first_fast(FAMILIES, 2))
+@pytest.mark.parametrize("name", first_fast(FAMILIES))
 def test_a_family_runs_all_causal_probes(name, samples):
     model, (clean, corrupt, _) = load_tiny_model(name), samples
     one = image_interchange(model, clean, corrupt)
@@ -141,7 +141,7 @@ def test_the_list_of_causal_probes_is_whole():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", first_fast(FAMILIES, 2))
+@pytest.mark.parametrize("name", first_fast(FAMILIES))
 def test_a_family_runs_the_whole_list_or_is_refused_before_it_starts(name, samples, monkeypatch):
     model, passes = load_tiny_model(name), []
     steps = Chain(["One.", "Two."], "Therefore: three")

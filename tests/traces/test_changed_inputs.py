@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import assert_fails, run_in_process
+from helpers.slow import first_fast
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
@@ -70,7 +71,7 @@ def change_image(pairs: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", first_fast(COMMANDS, 2))
 def test_a_changed_model_is_named_and_the_same_model_elsewhere_is_not(command, checkpoint, pairs, tmp_path):
     call = [*COMMANDS[command], "--data", pairs, "--out", tmp_path / "out", "--device", "cpu"]
     assert run_in_process(*call, "--model", checkpoint).code == 0
@@ -202,7 +203,7 @@ def test_an_older_run_has_no_fingerprint_and_is_continued(random_qwen, image_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [*COMMANDS, "filter"])
+@pytest.mark.parametrize("command", first_fast([*COMMANDS, "filter"], 2))
 def test_another_dtype_is_refused(command, checkpoint, pairs, tmp_path):
     own = ["data", "filter", "--limit", "2", "--max-new-tokens", "2"]
     call = [*COMMANDS.get(command, own), "--data", pairs, "--out", tmp_path / "out", "--device", "cpu"]

@@ -16,6 +16,7 @@ import pytest
 import torch
 from helpers.asking import answer_batch
 from helpers.counters import OperationCounter, WaitCounter
+from helpers.slow import first_fast
 
 import mmprobe as mp
 from mmprobe.models import load_model
@@ -42,7 +43,7 @@ def test_the_counter_sees_what_waits():
 
 
 @pytest.mark.parametrize("method", ["plain", "pai"], ids=["read after decoding", "recorded while decoding"])
-@pytest.mark.parametrize("capture", ["default", "full"])
+@pytest.mark.parametrize("capture", first_fast(["default", "full"]))
 def test_a_traced_token_waits_no_more_often_than_a_plain_one(
     tiny_spd, image_paths, tmp_path, capture, method
 ):

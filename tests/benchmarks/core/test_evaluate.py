@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from helpers.slow import first_fast
 
 import mmprobe as mp
 from mmprobe.benchmarks.core.evaluate import load_truth
@@ -45,7 +46,7 @@ def test_a_limit_takes_the_first_of_the_data(name, tmp_path):
     assert benchmark.score(whole, answers)[0][first].coverage < 1 or name == "spd-faith"
 
 
-@pytest.mark.parametrize("name", mp.benchmarks.BENCHMARKS)
+@pytest.mark.parametrize("name", first_fast(mp.benchmarks.BENCHMARKS, 4))
 def test_where_no_question_was_answered_metrics_are_undefined(name, tmp_path):
     benchmark = mp.benchmarks.BENCHMARKS[name]()
     metrics, _ = benchmark.score(benchmark.read(benchmark.draw(tmp_path / "data", 12, 7)), {})

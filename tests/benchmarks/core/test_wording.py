@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.command_line import assert_fails, read_result, run_in_process
+from helpers.slow import first_fast
 from PIL import Image
 
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS, make_benchmark, make_benchmarks, wording_of
@@ -374,7 +375,7 @@ def test_several_benchmarks_take_the_options_that_they_have():
         make_benchmarks(both, {"prompts": "mine.yaml"})
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", first_fast(BENCHMARKS, 4))
 def test_every_benchmark_asks_in_a_users_own_words(name, tmp_path):
     texts = {
         "spd-faith": "same: Really the same?",
