@@ -115,7 +115,7 @@ def test_bad_sources_are_one_line(tiny_spd, samples, tmp_path):
 
 def test_the_command_traces_the_answers_of_a_benchmark(tmp_path):
     results = tmp_path / "results"
-    asked = run_in_process("bench", "pope", "--model", "tiny-spd", "--n", "2", "--out", results)
+    asked = run_in_process("bench", "pope", "--model", "tiny-spd", "--n", "3", "--out", results)
     assert asked.code == 0, asked.stderr
     common = ("trace", "--model", "tiny-spd", "--answers")
     done = run_in_process(*common, results, "--out", tmp_path / "run")
