@@ -16,12 +16,11 @@ from typing import Any
 from mmprobe.benchmarks.answers.coco import find_category
 from mmprobe.benchmarks.answers.yes_no import first_word
 from mmprobe.benchmarks.core.prompts import shared_text
+from mmprobe.benchmarks.core.questions import make_question, right_request
 from mmprobe.benchmarks.judges import Judge, JudgeRequest, ask_by_name
 from mmprobe.benchmarks.judges.ensemble import majority_labels
 from mmprobe.benchmarks.judges.judge import run_outside_event_loop
 from mmprobe.benchmarks.judges.requests import UnusableReply, list_reader
-from mmprobe.benchmarks.vqa.benchmark import right_request
-from mmprobe.benchmarks.vqa.data import make_question
 from mmprobe.diagnosis.battery.co_occurrence import list_false
 from mmprobe.diagnosis.claims import Thing, read_contents
 from mmprobe.diagnosis.effects import AnswerRecord

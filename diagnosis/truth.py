@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from mmprobe.benchmarks.answers.forms import VALUES
+from mmprobe.benchmarks.core.questions import make_question, read_verdict
 from mmprobe.benchmarks.synthetic.check import check_sample
-from mmprobe.benchmarks.vqa.data import make_question
-from mmprobe.benchmarks.vqa.rule_labels import read_verdict
 from mmprobe.diagnosis.effects import MeasuredPart
 from mmprobe.samples import Sample
 

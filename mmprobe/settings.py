@@ -202,7 +202,7 @@ class AskSettings(Record):
     )
     max_new_tokens: Annotated[Lengths | None, Option(type=int)] = Field(
         default=None,
-        description=f"Longest answer in tokens; default: {MAX_NEW_TOKENS}, of a benchmark its own, by type of question.",
+        description=f"Longest answer in tokens. Default: {MAX_NEW_TOKENS}; each benchmark has lengths of its own, by type of question.",
     )
     temperature: float = Field(
         default=0.0, ge=0, allow_inf_nan=False, description="0 answers greedily, above 0 samples."
@@ -217,7 +217,7 @@ class AskSettings(Record):
         default=None,
         ge=0,
         le=LARGEST_SEED,
-        description="Seed of what is drawn at random: pairs, boxes, or sampled tokens; default: of each its own.",
+        description="Seed of what is drawn at random: pairs, boxes, or sampled tokens. Each has a default of its own.",
     )
     shared_prefix: bool = Field(
         default=True,
@@ -317,10 +317,6 @@ class GenerateArgs(TypedDict, total=False):
     compile: bool
 
 
-DIAGNOSED = AskSettings(max_new_tokens=DIAGNOSED_TOKENS, batch_size=8)
-"""What a diagnosis asks with where nobody says: most of its readings share their images, and are short after these."""
-
-
 class AskArgs(GenerateArgs, total=False):
     """Keywords of functions that let a model answer: the fields of `AskSettings`."""
 
@@ -337,18 +333,18 @@ class DataSettings(Record):
 
     data: Path | None = Field(
         default=None,
-        description="Samples, one JSON object a line; of a benchmark also its published files. Default: those that --answers "
-        "are to, else drawn pairs.",
+        description="Samples, one JSON object a line, or the published files of a benchmark. Default: the questions of "
+        "--answers, else drawn pairs.",
     )
     limit: int | None = Field(
-        default=None, ge=1, description="Only the first so many of the data: pairs, images or questions."
+        default=None, ge=1, description="Only so many pairs, images or questions: the first ones of the data."
     )
     shuffle: int | None = Field(
-        default=None, ge=0, description="With --limit: draw them at random, with this seed."
+        default=None, ge=0, description="With --limit: draw them at random with this seed."
     )
     stratify: str | None = Field(
         default=None,
-        description="With --shuffle: a field of the metadata, each of whose values keeps its share.",
+        description="With --shuffle: a field of the metadata. Each of its values keeps its fraction.",
     )
     n: int | None = Field(default=None, ge=1, description=f"Pairs to draw without --data; default: {PAIRS}.")
 
@@ -404,7 +400,7 @@ class FolderSettings(Record):
     )
     workers: Annotated[Workers, Option(type=int)] = Field(
         default=None,
-        description="Workers with a model each, through Ray: one a GPU, or a group of CPU cores.",
+        description="Number of workers, each with its own model on one GPU, or on some of the CPU cores (Ray).",
     )
     ray: str | None = Field(
         default=None,

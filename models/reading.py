@@ -166,6 +166,10 @@ class Reading:
     @property
     def unchanged(self) -> Tensor:
         """float32 [row, step, vocabulary], the logits with nothing changed, as passes from the start compute them."""
+        return self._read_unchanged()
+
+    def _read_unchanged(self) -> Tensor:
+        """Return `unchanged`. The first pass keeps what enters the decoder."""
         if self.start not in self._unchanged:
             with torch.no_grad():
                 self._unchanged[self.start] = self.logits()
@@ -359,7 +363,7 @@ class Reading:
             keys: of the tokens before the position, or of more; None to read them.
         """
         if self._output is None:
-            self.unchanged  # noqa: B018 - the first pass keeps what enters the decoder
+            self._read_unchanged()
         position = min(position, self.inputs["input_ids"].shape[1] - self._steps - 1)
         self.start = 0 if why_not_shared(self.model) else position
         if keys is None and self.start:

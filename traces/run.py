@@ -97,7 +97,7 @@ def trace(
         engine: `native`, `nnsight` or `transformer_lens`.
         remote: with the engine nnsight, True runs the model on NDIF's cluster, and a text on the host of that
             address. The model may then have no weights (`mmprobe.models.load_shapes`).
-        pack_every: join so many finished traces at a time in files of `packs/`, so that a long run needs few files.
+        pack_every: number of finished traces that are joined into one file of `packs/`; a long run then needs few files.
             None leaves each trace in its own file. Either way, a killed run loses nothing that was finished.
         answers: trace these answers in place of generating any: a file of lines of `{"id", "response"}` or `{"id",
             "token_ids"}`, the folder of a benchmark's results, a run or its folder, or texts or token ids by id. A sample
@@ -127,10 +127,10 @@ def trace(
             - `overwrite`: delete an earlier run in `out` first.
             - `shard`: `i/n` traces the i-th of n parts of the samples. Processes make the shards of one `out` without
               each other. The last one that finishes merges them into the whole run, which contains what a single
-              process would have written; `merge_run` does so, too. Batches are formed before the parts, and
+              process would have written; `merge_shards` does so, too. Batches are formed before the parts, and
               samples with the same images stay together unless a batch mixes them with others.
-            - `workers`, `ray`: a number of workers, one a GPU, or one a group of CPU cores, and the address of their Ray
-              cluster; or `mmprobe.traces.RayActors`. They load the model themselves, so `model` has no weights then
+            - `workers`, `ray`: the number of workers, each on one GPU or on some of the CPU cores, and the address of their
+              Ray cluster; or `mmprobe.traces.RayActors`. They load the model themselves, so `model` has no weights then
               (`mmprobe.models.load_shapes`). A worker that dies is replaced. Its unfinished samples are retried, at most
               three times.
 

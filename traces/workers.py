@@ -260,7 +260,7 @@ _THREAD_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
 class RayActors:
-    """Actors of Ray: one a GPU of the cluster, or one a node where it has no GPUs.
+    """Actors of Ray: one on each GPU of the cluster, or on each node where it has no GPUs.
 
     More actors than GPUs share these; without GPUs, actors of a node share its cores. All nodes need mmprobe, the model, the images and the run's folder, under the same paths.
 

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from mmprobe.benchmarks.answers.options import find_mark, read_choice, split_options
 from mmprobe.benchmarks.answers.texts import same_text
 from mmprobe.benchmarks.answers.yes_no import read_yes_no
+from mmprobe.benchmarks.core.questions import make_question
 from mmprobe.benchmarks.core.results import (
     Metric,
     count_metric,
@@ -26,7 +27,6 @@ from mmprobe.benchmarks.core.results import (
     metrics_by_group,
     with_ids,
 )
-from mmprobe.benchmarks.vqa.data import make_question
 from mmprobe.errors import InputError
 from mmprobe.files import append_lines, cut_torn_line, json_lines
 from mmprobe.samples import Sample, image_sets

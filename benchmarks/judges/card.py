@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from mmprobe.benchmarks.answers.claims import parse_count
 from mmprobe.benchmarks.answers.coco import find_category
 from mmprobe.benchmarks.answers.labelled import FILE, WrittenAnswer, load_labelled
+from mmprobe.benchmarks.core.questions import KnownQuestion, make_question, read_verdict
 from mmprobe.benchmarks.core.results import (
     Metric,
     change_metric,
@@ -35,8 +36,6 @@ from mmprobe.benchmarks.magic.steps import find_cited_regions, split_steps
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair
 from mmprobe.benchmarks.spd_faith.model_labels import label_by_judge
 from mmprobe.benchmarks.spd_faith.rule_labels import label_by_rules
-from mmprobe.benchmarks.vqa.data import VqaQuestion, make_question
-from mmprobe.benchmarks.vqa.rule_labels import read_verdict
 from mmprobe.files import hash_file, make_folders, read_json, write_atomic
 from mmprobe.samples import Sample
 
@@ -156,7 +155,7 @@ async def _ask(judge: Judge, answers: Sequence[WrittenAnswer]) -> dict[str, str 
     return verdicts
 
 
-def _make_question(answer: WrittenAnswer) -> VqaQuestion:
+def _make_question(answer: WrittenAnswer) -> KnownQuestion:
     truth = [answer.truth] if isinstance(answer.truth, str) else [str(each) for each in answer.truth]
     about: dict[str, Any] = {"answers": truth[1:]} | ({"options": answer.options} if answer.options else {})
     question = make_question(Sample(id=answer.id, question=answer.question, answer=truth[0], metadata=about))

@@ -13,6 +13,13 @@ from mmprobe.benchmarks.answers.refusals import is_refusal
 from mmprobe.benchmarks.answers.texts import normalize_words
 from mmprobe.benchmarks.answers.yes_no import first_word, read_yes_no
 from mmprobe.benchmarks.core.benchmark import Scored
+from mmprobe.benchmarks.core.questions import (
+    KnownQuestion,
+    QuestionBenchmark,
+    count_left_out,
+    make_question,
+    read_verdict,
+)
 from mmprobe.benchmarks.core.results import (
     Metric,
     accuracy_metrics,
@@ -23,9 +30,6 @@ from mmprobe.benchmarks.core.results import (
 )
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.swap.data import EDITS, find_other, write_edits
-from mmprobe.benchmarks.vqa.benchmark import OwnQuestions, count_left_out
-from mmprobe.benchmarks.vqa.data import VqaQuestion, make_question
-from mmprobe.benchmarks.vqa.rule_labels import read_verdict
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 from mmprobe.thoughts import said
@@ -42,13 +46,13 @@ class SwapTruth(NamedTuple):
     asked about.
     """
 
-    questions: list[VqaQuestion]
+    questions: list[KnownQuestion]
     shown: Mapping[str, Mapping[str, Sequence[Path]]] = {}
     contrasts: frozenset[str] = frozenset()
     left_out: Sequence[str] = ()
 
 
-class Swap(OwnQuestions):
+class Swap(QuestionBenchmark):
     """Does the answer change with the image? The same question with its image twice, with others and without."""
 
     name: ClassVar[str] = "swap"
@@ -63,7 +67,7 @@ class Swap(OwnQuestions):
         """
         samples, in_sentences = self.read_samples(path)
         shown = [sample for sample in samples if sample.images and not sample.videos]
-        questions = [make_question(sample) or VqaQuestion(sample, (), {}) for sample in shown]
+        questions = [make_question(sample) or KnownQuestion(sample, (), {}) for sample in shown]
         if not questions:
             raise InputError(f"{path}: no line has images, so none can be exchanged")
         kept = {sample.id for sample in shown}
@@ -141,11 +145,11 @@ class Swap(OwnQuestions):
         return {name: right for name, right in own.items() if right is not None}
 
 
-def _read_statement(question: VqaQuestion, response: str) -> tuple[str, Any]:
+def _read_statement(question: KnownQuestion, response: str) -> tuple[str, Any]:
     """Return what an answer says, so that two can be compared: yes or no, an option, a number, or its words.
 
     Example:
-        >>> question = VqaQuestion(Sample(id="1", question="Is it red?"), ("yes",), {})
+        >>> question = KnownQuestion(Sample(id="1", question="Is it red?"), ("yes",), {})
         >>> _read_statement(question, "Yes, it is.") == _read_statement(question, "Yes.")
         True
     """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PIL import Image, ImageFilter
 
-from mmprobe.benchmarks.vqa.data import VqaQuestion
+from mmprobe.benchmarks.core.questions import KnownQuestion
 from mmprobe.files import make_folders
 from mmprobe.samples import hash_picture, read_image, write_image
 
@@ -45,14 +45,14 @@ def write_edits(images: Sequence[Path], kind: str, folder: Path) -> list[Path]:
     return files
 
 
-def find_other(questions: Sequence[VqaQuestion], place: int) -> tuple[list[Path] | None, bool]:
+def find_other(questions: Sequence[KnownQuestion], place: int) -> tuple[list[Path] | None, bool]:
     """Return the images of another question in place of those of one, and whether they call for another answer.
 
     The next question (around the end) with the same words and another answer comes first; then the next with as many images.
     None of the images is one of the question's own.
 
     Example:
-        >>> from mmprobe.benchmarks.vqa.data import make_question
+        >>> from mmprobe.benchmarks.core.questions import make_question
         >>> from mmprobe.samples import Sample
         >>> lines = [("a", "yes", "1.png"), ("b", "yes", "2.png"), ("c", "no", "3.png")]
         >>> asked = [make_question(Sample(id=n, question="A star?", answer=t, images=[i])) for n, t, i in lines]

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic import Field
 
-from mmprobe.benchmarks.answers.drawn import drawn_colour
 from mmprobe.benchmarks.answers.forms import VALUES, Verdict
-from mmprobe.benchmarks.core.benchmark import Scored, WordedBenchmark, match_responses
-from mmprobe.benchmarks.core.prompts import Fills, Prompts, fill
+from mmprobe.benchmarks.core.benchmark import Scored, match_responses
+from mmprobe.benchmarks.core.questions import (
+    KnownQuestion,
+    QuestionBenchmark,
+    count_left_out,
+    make_question,
+    read_answer,
+    read_verdict,
+    right_request,
+)
 from mmprobe.benchmarks.core.results import (
     Metric,
     accuracy_metrics,
@@ -23,87 +29,24 @@ from mmprobe.benchmarks.core.results import (
     metrics_by_group,
     with_ids,
 )
-from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name
-from mmprobe.benchmarks.judges.requests import correct_request
+from mmprobe.benchmarks.judges import Judge, Judgement, ask_by_name
 from mmprobe.benchmarks.synthetic.check import check_sample
-from mmprobe.benchmarks.synthetic.pairs import is_synthetic
-from mmprobe.benchmarks.vqa.data import VqaQuestion, make_question
 from mmprobe.benchmarks.vqa.published import PublishedMetric, score_published
-from mmprobe.benchmarks.vqa.rule_labels import read_answer, read_verdict
 from mmprobe.cache import Run, open_run
 from mmprobe.errors import InputError
 from mmprobe.files import write_atomic
 from mmprobe.ledger import lock_folder
-from mmprobe.samples import Sample, load_samples
 from mmprobe.thoughts import said
-
-DRAWN = ("exists", "colour")  # types of drawn questions whose answers are a word
-_log = logging.getLogger(__name__)
 
 
 class VqaTruth(NamedTuple):
     """The questions, and the ids of the lines of the file that nothing is asked about."""
 
-    questions: list[VqaQuestion]
+    questions: list[KnownQuestion]
     left_out: Sequence[str] = ()
 
 
-class VqaPrompts(Prompts):
-    """The prompts of one's own questions: what a question, and one with options, is asked in."""
-
-    folder = "vqa"
-
-    question: Annotated[str, Fills("question")]
-    choices: Annotated[str, Fills("question", "options")]
-
-
-class OwnQuestions(WordedBenchmark):
-    """Questions of a samples file, asked as they are, with their options below them."""
-
-    visual: ClassVar[bool] = False
-    lists: ClassVar[tuple[str, ...]] = ("questions",)
-    form: ClassVar[type[Prompts]] = VqaPrompts
-
-    def read_samples(self, path: Path) -> tuple[list[Sample], list[str]]:
-        """Return the lines of a samples file or of a folder with `samples.jsonl`; of drawn ones those whose answer is a word.
-
-        Then the ids of the other drawn ones.
-        """
-        file = path / "samples.jsonl" if path.is_dir() else path
-        samples = load_samples(file)
-        if not is_synthetic(file):
-            return samples, []
-        short = [_shorten(sample) for sample in samples if sample.metadata["type"] in DRAWN]
-        return short, [sample.id for sample in samples if sample.metadata["type"] not in DRAWN]
-
-    def warn_left_out(self, n_lines: int, reasons: Mapping[str, Sequence[str]]) -> list[str]:
-        """Say how many lines are left out, and why; return their ids. `reasons` holds the ids by why."""
-        if names := [name for each in reasons.values() for name in each]:
-            why = "; ".join(
-                f"{len(each)} {reason} ({', '.join(each[:3])}{' ...' if len(each) > 3 else ''})"
-                for reason, each in reasons.items()
-                if each
-            )
-            _log.warning("%s: %d of %d lines are left out: %s", self.name, len(names), n_lines, why)
-        return names
-
-    def ask(self, truth: Any) -> list[Sample]:
-        """Return the samples as they are asked: the question, with its options below it.
-
-        Example:
-            >>> sample = Sample(id="1", question="What is it?", answer="B", metadata={"options": ["a dog", "a cat"]})
-            >>> Vqa().ask(VqaTruth([make_question(sample)]))[0].question
-            'What is it?\\nA. a dog\\nB. a cat'
-        """
-        asked = []
-        for question in truth.questions:
-            form = self.texts.choices if question.options else self.texts.question
-            text = fill(form, {"question": question.sample.question, "options": question.options})
-            asked.append(question.sample.model_copy(update={"question": text}))
-        return asked
-
-
-class Vqa(OwnQuestions):
+class Vqa(QuestionBenchmark):
     """Questions of your own: any samples file whose lines have an answer."""
 
     name: ClassVar[str] = "vqa"
@@ -143,7 +86,7 @@ class Vqa(OwnQuestions):
         return metrics | count_left_out(truth.questions, truth.left_out), records
 
     def _score(
-        self, truth: Sequence[VqaQuestion], responses: Mapping[str, str], judge: Judge | None
+        self, truth: Sequence[KnownQuestion], responses: Mapping[str, str], judge: Judge | None
     ) -> Scored:
         answers = match_responses([question.sample for question in truth], responses, "vqa")
         read = _read(truth, answers)
@@ -162,7 +105,7 @@ class Vqa(OwnQuestions):
         return metrics | ({"unscored": mean_metric(unscored, "lower")} if unscored else {}), records
 
     def _add_published(
-        self, truth: Sequence[VqaQuestion], answers: Mapping[str, str], scored: Scored
+        self, truth: Sequence[KnownQuestion], answers: Mapping[str, str], scored: Scored
     ) -> Scored:
         """Return metrics and records with the published metric, if there is one."""
         metrics, records = scored
@@ -179,14 +122,7 @@ class Vqa(OwnQuestions):
         return own | metrics, records
 
 
-def count_left_out(questions: Sequence[VqaQuestion], left_out: Sequence[str]) -> dict[str, Metric]:
-    """Return the metric `left_out`: the share of the file's lines that nothing was asked about. Empty if there are none."""
-    if not left_out:
-        return {}
-    return {"left_out": mean_metric([0.0] * len(questions) + [1.0] * len(left_out), "neither")}
-
-
-def list_answers(metric: PublishedMetric, question: VqaQuestion) -> list[str]:
+def list_answers(metric: PublishedMetric, question: KnownQuestion) -> list[str]:
     """Return the answers that a published metric compares with: of VQAv2 those of all annotators.
 
     Raises:
@@ -202,21 +138,7 @@ def list_answers(metric: PublishedMetric, question: VqaQuestion) -> list[str]:
     return [sample.answer or "", *sample.metadata.get("answers", [])]
 
 
-def _shorten(sample: Sample) -> Sample:
-    """Return a drawn question with the word that answers it in place of its sentence."""
-    text = sample.answer or ""
-    short = drawn_colour(text) or text.partition(",")[0].rstrip(".")
-    return sample.model_copy(update={"answer": short})
-
-
-def right_request(question: VqaQuestion, response: str) -> JudgeRequest[bool | None]:
-    """Return the request whose only label says whether a response is right; None if it states no answer."""
-    return correct_request(
-        question.sample.question, response, " or ".join(question.accepted), question.options
-    )
-
-
-def _read(questions: Sequence[VqaQuestion], answers: Mapping[str, str]) -> dict[str, Verdict]:
+def _read(questions: Sequence[KnownQuestion], answers: Mapping[str, str]) -> dict[str, Verdict]:
     return {
         question.sample.id: read_verdict(question, answers[question.sample.id])
         for question in questions
@@ -225,7 +147,7 @@ def _read(questions: Sequence[VqaQuestion], answers: Mapping[str, str]) -> dict[
 
 
 def _score(
-    questions: Sequence[VqaQuestion],
+    questions: Sequence[KnownQuestion],
     answers: Mapping[str, str],
     verdicts: Mapping[str, bool | None],
     judged: Mapping[str, Judgement[Any]],

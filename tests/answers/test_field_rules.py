@@ -18,6 +18,7 @@ from mmprobe.benchmarks.answers.coco import find_objects
 from mmprobe.benchmarks.chair.benchmark import Chair, ChairTruth
 from mmprobe.benchmarks.chair.data import published_finder
 from mmprobe.benchmarks.core.benchmark import make_benchmark
+from mmprobe.benchmarks.core.questions import make_question
 from mmprobe.benchmarks.magic.benchmark import Magic
 from mmprobe.benchmarks.magic.data import MagicQuestion, MagicTruth
 from mmprobe.benchmarks.mirage.benchmark import Mirage, MirageTruth
@@ -31,7 +32,6 @@ from mmprobe.benchmarks.pope.benchmark import Pope
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair
 from mmprobe.benchmarks.spd_faith.rule_labels import score_by_rules
 from mmprobe.benchmarks.vqa.benchmark import Vqa, VqaTruth
-from mmprobe.benchmarks.vqa.data import make_question
 from mmprobe.samples import Sample
 
 SAID = {

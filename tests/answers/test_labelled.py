@@ -12,11 +12,11 @@ import pytest
 from mmprobe.benchmarks.answers.labelled import WrittenAnswer, load_labelled
 from mmprobe.benchmarks.chair.benchmark import Chair
 from mmprobe.benchmarks.core.benchmark import make_benchmark
+from mmprobe.benchmarks.core.questions import make_question
 from mmprobe.benchmarks.core.results import accuracy_metrics, with_ids
 from mmprobe.benchmarks.judges.card import read_by_rules
 from mmprobe.benchmarks.pope.benchmark import Pope
 from mmprobe.benchmarks.vqa.benchmark import Vqa, VqaTruth
-from mmprobe.benchmarks.vqa.data import make_question
 from mmprobe.samples import Sample
 from mmprobe.thoughts import said
 

@@ -1,4 +1,4 @@
-"""The attacks of the page docs/reliability.md."""
+"""The attacks that docs/reliability.md names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attacks import run
 from helpers.forked import run_script
 
 SEED = 0
-N_CASES = int(os.environ.get("MMPROBE_ATTACKS", "200"))  # the page has 1,000, which take seven minutes
+N_CASES = int(os.environ.get("MMPROBE_ATTACKS", "200"))  # 1,000 take seven minutes
 
 
 @pytest.mark.stress

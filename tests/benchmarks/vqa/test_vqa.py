@@ -12,11 +12,10 @@ from PIL import Image
 
 import mmprobe as mp
 from mmprobe.benchmarks import BENCHMARKS
+from mmprobe.benchmarks.core.questions import make_question, read_answer
 from mmprobe.benchmarks.judges.model import ModelJudge
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.benchmarks.vqa.benchmark import Vqa, VqaTruth, label_answers
-from mmprobe.benchmarks.vqa.data import make_question
-from mmprobe.benchmarks.vqa.rule_labels import read_answer
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
