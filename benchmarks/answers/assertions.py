@@ -20,8 +20,8 @@ _SENTENCES = re.compile(
 )
 # What begins another clause of a sentence; the first group begins one that says more about what it follows.
 _CLAUSES = re.compile(
-    r";\s+|,?\s+(?:(?<!anything )but|while|whereas|although|though|however|yet)\b,?\s*|\s+[\u2013\u2014-]\s+|\u2014|,\s+and\s+|,\s+so\b"
-    r"|(?P<aside>,?\s+(?:since|because|which|who|whose|where|next to|near|beside|across)\b|,\s+(?=\w+(?:ing|ed)\b)|\s*\((?![A-Ja-j]\)|option)|:\s+)|(?P<comma>,\s+|\))",  # a comma ends an aside
+    r";\s+|,?\s+(?:(?<!anything )but|while|whereas|although|though|however|yet)\b,?\s*|\s+[\u2013\u2014-]\s+|\u2014|,\s+(?:and\s+|(?=i\b))|,\s+so\b|\s+and\s+(?=(?:the|an?|its?|his|her) (?:\w+ )?\w+ (?:is|was|has)\b)|,?\s+which (?=(?:suggest|mean|indicat|impl))"
+    r"|(?P<aside>,?\s+(?:since|because|which|who|whose|where|next to|near|beside|across|in front of|just before)\b|,\s+(?=\w+(?:ing|ed)\b)|\s*\((?![A-Ja-j]\)|option)|:\s+)|(?P<comma>,\s+|\))",  # a comma ends an aside
 )
 _DENIED_BEFORE = re.compile(
     rf"(?:\b(?:{DENIALS}|anything but)|\bnon)(?:[ -](?!but\b|only\b|doubt)[^\s,]+){{0,3}}[ -]\W*$|\b(?:not|neither) [^.;]{{0,40}}(?:, | or | nor )(?:an? |the )?\W*$|\bthan (?:an? |the |option )?\W*$|\u4e0d[\u662f\u9009]\W*$",
@@ -36,7 +36,7 @@ _DENIED_AFTER = re.compile(
 _OFFERED_BEFORE = re.compile(r"\beither\b|\bor (?:\w+ )?$", re.IGNORECASE)
 _OFFERED_AFTER = re.compile(r"\s+or\b", re.IGNORECASE)
 _CONCLUDES = re.compile(
-    r"^\W*(?:so|thus|hence|therefore|overall|in conclusion|in summary)\b|\b(?:so|thus|hence|therefore|answer|correct|that leaves|leaving)\b",
+    r"\bi(?:'d| would|'ll| will)? (?:go with|pick|choose|select|say)\b|^\W*(?:so|thus|hence|therefore|overall|in conclusion|in summary)\b|\b(?:so|thus|hence|therefore|answer|correct|that leaves|leaving)\b",
     re.IGNORECASE,
 )
 
@@ -67,8 +67,9 @@ class Clause(NamedTuple):
     is_open: bool
 
 
-def split_clauses(text: str, asides: bool = True) -> Iterator[Clause]:
-    """Yield the clauses of a text, in order; `asides` splits off what only adds to another clause.
+def split_clauses(text: str, question: str | None = "") -> Iterator[Clause]:
+    """Yield the clauses of a text, in order. What only adds to another clause is one of its own, unless the `question` begins so
+    (what is in front of the house), or is None.
 
     Example:
         >>> [(clause.text, clause.is_open) for clause in split_clauses("It may be red; the bus is blue.")]
@@ -78,7 +79,7 @@ def split_clauses(text: str, asides: bool = True) -> Iterator[Clause]:
         unsure = bool(_UNSURE.search(sentence))
         start, aside, so = 0, "", False
         for mark in [*_CLAUSES.finditer(sentence), None]:
-            if mark and (mark["aside"] and not asides or mark["comma"] and not aside):
+            if mark and (mark["aside"] and (question is None or _begins(mark["aside"], question)) or mark["comma"] and not aside):
                 continue
             part = sentence[start : mark.start() if mark else len(sentence)].strip()
             if any(map(str.isalnum, part)):
@@ -90,6 +91,11 @@ def split_clauses(text: str, asides: bool = True) -> Iterator[Clause]:
                     (mark["aside"] or (aside if aside == ":" else "")).strip(" ,"),  # to the end of a list
                     mark.group().strip(" ,") == "so" or (":" in mark.group() and so),
                 )
+
+
+def _begins(aside: str, question: str) -> bool:
+    word = aside.strip(" ,:(").lower()
+    return word in ("next to", "near", "beside", "across", "in front of") and word in question.lower()
 
 
 def stem(word: str) -> str:
@@ -183,7 +189,7 @@ def choose(
     rejects = not re.search(rf"\b(?:{_WORST})\b", question, re.IGNORECASE)
     ranked: list[tuple[tuple[int, ...], frozenset[Thing]]] = []
     denied: set[Thing] = set()
-    for clause in split_clauses(text):
+    for clause in split_clauses(text, question):
         named = list(find(clause.text))
         own = {
             thing

@@ -30,7 +30,8 @@ from mmprobe.benchmarks.answers.numbers import (
 )
 from mmprobe.benchmarks.answers.places import find_places, parse_place
 from mmprobe.benchmarks.answers.texts import COLOUR, normalize_words, same_text
-from mmprobe.benchmarks.answers.words import BESIDE, IMAGE, corrected, firm_sentences
+from mmprobe.benchmarks.answers.refusals import is_refusal
+from mmprobe.benchmarks.answers.words import BESIDE, IMAGE, corrected, firm_sentences, has_denial
 
 # A truth that is compared as mathematics: TeX, a power, a root, an equation, or letters with an operator.
 _MATHEMATICS = re.compile(
@@ -44,7 +45,7 @@ _AS_TEXT = re.compile(
 
 # "The author is not visible on the cover.", "I don't see a name."
 _UNSEEN = re.compile(
-    r"(?:\bnot|n't) (?:clearly |fully )?(?:visible|legible|readable|mentioned|shown|specified|provided|given|identified|discernible|see)\b",
+    r"(?:\bcannot|\bnot|n't) (?:clearly |fully )?(?:visible|legible|readable|mentioned|shown|specified|provided|given|identified|discernible|see)\b",
     re.IGNORECASE,
 )
 
@@ -71,7 +72,8 @@ def judge_text(response: str, *true: str, question: str = "") -> Verdict:
     if any(_is_same(text, truth, question) for truth in true) and not text.endswith("?"):
         return "right"
     if declared.refused:
-        return "refused"
+        own = [_squash(truth) for truth in true if is_refusal(truth) or has_denial(truth)]  # "Not legible"
+        return "right" if any(truth in _squash(response) for truth in own) else "refused"
     if declared.text is None or text.endswith("?") or not any(map(str.isalnum, text)):
         return "unread"
     firm = firm_sentences(text)
@@ -237,7 +239,7 @@ def _judge_place(text: str, truth: str, relative: bool, question: str) -> Verdic
     return "right" if (first == true if whole else true <= first) else "wrong"
 
 
-_JOINT = r"(?:\s?(?:[-\u2010-\u2014:.]|to)\s?|\s)"  # 3-1, 3 : 1, 3 to 1
+_JOINT = r"(?:\)?\s?(?:[-\u2010-\u2014:.]|to)\s?|\)?\s)"  # 3-1, 3 : 1, 3 to 1
 _MONTH = r"(jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
 _DATES = (
     re.compile(rf"\b{_MONTH} (\d{{1,2}})(?:st|nd|rd|th)?\b,?(?: (\d{{4}})\b)?", re.IGNORECASE),
@@ -270,13 +272,16 @@ def _find_times(text: str) -> Iterator[tuple[frozenset[int], int, int]]:
         yield frozenset(time % 720 + day for day in days), *match.span()
 
 
+_NEARBY = ("next to", "near", "beside", "across", "in front of", "just before")
+
+
 def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
     """Judge by containment: the true words stand side by side in a sentence that neither denies them nor offers others."""
     plain, true_times = write_digits(text), [time for time, *_ in _find_times(write_digits(truth))]
     if true_times and _TIME.search(plain):
         time = choose(plain, _find_times, question)
         return "unread" if time is None else "right" if time & true_times[-1] else "other"
-    if _is_code(truth) and ":" not in truth:
+    if _is_code(truth) and not true_times:
         parts = re.findall(r"[^\W\d_]+|\d+", truth)
         joints = re.split(r"[^\W\d_]+|\d+", truth)[1:-1]
         code = re.escape(parts[0]) + "".join(
@@ -289,12 +294,12 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
         text, truth = (_ABBREVIATED.sub(r"\1 ", each) for each in (text, truth))
     wanted = {truth: stems(write_digits(_write_dates(truth)))}
     is_open = False
-    clauses = list(split_clauses(write_digits(_write_dates(text)), asides=not is_aside(truth)))
+    clauses = list(split_clauses(write_digits(_write_dates(text)), None if is_aside(truth) else question))
     asked = set(stems(question)) - LITTLE
     shared = [len(asked & set(stems(clause.text))) for clause in clauses]
     for clause, n_shared in zip(clauses, shared, strict=True):
         for _, start, end in find_words(clause.text, wanted):
-            if is_denied(clause.text, start, end):
+            if is_denied(clause.text, start, end) or clause.aside in _NEARBY:
                 continue
             if (
                 0 < n_shared < max(shared)
