@@ -18,10 +18,12 @@ Thing = TypeVar("Thing", bound=Hashable)
 _SENTENCES = re.compile(
     r"(?<=[.!?])(?<!\b[A-Z]\.)[\"')*\u201d]*\s+|(?<=\b[A-Z]\.)\s+(?![a-z])|\n+|(?<=[\u3002\uff01\uff1f])"
 )
+NEARBY = ("next to", "near", "beside", "in front of", "just before")
+"""Asides that name another thing than the one in question."""
 # What begins another clause of a sentence; the first group begins one that says more about what it follows.
 _CLAUSES = re.compile(
-    r";\s+|,?\s+(?:(?<!anything )but|while|whereas|although|though|however|yet)\b,?\s*|\s+[\u2013\u2014-]\s+|\u2014|,\s+(?:and\s+|(?=i\b))|,\s+so\b|\s+and\s+(?=(?:the|an?|its?|his|her) (?:\w+ )?\w+ (?:is|was|has)\b)|,?\s+which (?=(?:suggest|mean|indicat|impl))"
-    r"|(?P<aside>,?\s+(?:since|because|which|who|whose|where|next to|near|beside|across|in front of|just before)\b|,\s+(?=\w+(?:ing|ed)\b)|\s*\((?![A-Ja-j]\)|option)|:\s+)|(?P<comma>,\s+|\))",  # a comma ends an aside
+    r";\s+|,?\s+(?:(?<!anything )but|while|whereas|although|though|however|yet)\b,?\s*|\s+[\u2013\u2014-]\s+|\u2014|,\s+(?:and\s+|(?=[Ii]\b))|,\s+so\b|\s+and\s+(?=(?:the|an?|its?|his|her) (?:\w+ )?\w+ (?:is|was|has)\b)|,?\s+which (?=(?:suggest|mean|indicat|impl))"
+    rf"|(?P<aside>,?\s+(?:since|because|which|who|whose|where|{'|'.join(NEARBY)}|across(?= (?:\w+ ){{0,2}}from))\b|,\s+(?=\w+(?:ing|ed)\b)|\s*\((?![A-Ja-j]\)|option)|:\s+)|(?P<comma>,\s+|\))",  # a comma ends an aside
 )
 _DENIED_BEFORE = re.compile(
     rf"(?:\b(?:{DENIALS}|anything but)|\bnon)(?:[ -](?!but\b|only\b|doubt)[^\s,]+){{0,3}}[ -]\W*$|\b(?:not|neither) [^.;]{{0,40}}(?:, | or | nor )(?:an? |the )?\W*$|\bthan (?:an? |the |option )?\W*$|\u4e0d[\u662f\u9009]\W*$",
@@ -95,7 +97,7 @@ def split_clauses(text: str, question: str | None = "") -> Iterator[Clause]:
 
 def _begins(aside: str, question: str) -> bool:
     word = aside.strip(" ,:(").lower()
-    return word in ("next to", "near", "beside", "across", "in front of") and word in question.lower()
+    return word in NEARBY and word in question.lower()
 
 
 def stem(word: str) -> str:
@@ -189,7 +191,8 @@ def choose(
     rejects = not re.search(rf"\b(?:{_WORST})\b", question, re.IGNORECASE)
     ranked: list[tuple[tuple[int, ...], frozenset[Thing]]] = []
     denied: set[Thing] = set()
-    for clause in split_clauses(text, question):
+    clauses = list(split_clauses(text, question))
+    for clause, after in zip(clauses, [*clauses[1:], None], strict=True):
         named = list(find(clause.text))
         own = {
             thing
@@ -204,6 +207,7 @@ def choose(
         left = frozenset(thing for thing, *_ in named) - own
         if left and not clause.is_open:
             bare = not re.sub(r"\W", "", re.sub(r"(?i)\boption|answer\b", "", _cut(clause.text, named)))
+            bare &= after is None or after.aside != ":" or any(True for _ in find(after.text))  # `Brazil: 10` is a row
             own_words = {each for _, start, end in named for each in stems(clause.text[start:end])}
             about = (asked - own_words) & set(stems(clause.text))
             first = min(map(order.index, about), default=len(order))  # what is asked for comes first

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from mmprobe.benchmarks.answers.assertions import (
     LITTLE,
+    NEARBY,
     choose,
     find_words,
     is_aside,
@@ -72,11 +73,11 @@ def judge_text(response: str, *true: str, question: str = "") -> Verdict:
     if any(_is_same(text, truth, question) for truth in true) and not text.endswith("?"):
         return "right"
     if declared.refused:
-        own = [_squash(truth) for truth in true if is_refusal(truth) or has_denial(truth)]  # "Not legible"
+        own = [_squash(truth) for truth in true if is_refusal(truth) or has_denial(truth) and " " in truth]  # "Not legible"
         return "right" if any(truth in _squash(response) for truth in own) else "refused"
     if declared.text is None or text.endswith("?") or not any(map(str.isalnum, text)):
         return "unread"
-    firm = firm_sentences(text)
+    firm = firm_sentences(text) or " ".join(part.text for part in split_clauses(text) if not part.is_open)
     verdicts = [_judge(firm, truth, question) for truth in true] if firm else []
     for verdict in ("right", "unread", "other", "wrong"):
         if verdict in verdicts and not (verdict == "other" and _UNSEEN.search(firm)):
@@ -228,7 +229,7 @@ def _judge_place(text: str, truth: str, relative: bool, question: str) -> Verdic
     if len(said) > 1 and BESIDE.search(text):
         return "unread"
     first = (
-        choose(own, lambda clause: ((place, 0, len(clause)) for place in find_places(clause)[:1]), question)
+        choose(own, lambda clause: ((place, 0, 0) for place in find_places(clause)[:1]), question)
         or said[0]
     )
     union = frozenset().union(*said)
@@ -272,9 +273,6 @@ def _find_times(text: str) -> Iterator[tuple[frozenset[int], int, int]]:
         yield frozenset(time % 720 + day for day in days), *match.span()
 
 
-_NEARBY = ("next to", "near", "beside", "across", "in front of", "just before")
-
-
 def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
     """Judge by containment: the true words stand side by side in a sentence that neither denies them nor offers others."""
     plain, true_times = write_digits(text), [time for time, *_ in _find_times(write_digits(truth))]
@@ -299,7 +297,7 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
     shared = [len(asked & set(stems(clause.text))) for clause in clauses]
     for clause, n_shared in zip(clauses, shared, strict=True):
         for _, start, end in find_words(clause.text, wanted):
-            if is_denied(clause.text, start, end) or clause.aside in _NEARBY:
+            if is_denied(clause.text, start, end) or clause.aside in (*NEARBY, "across"):
                 continue
             if (
                 0 < n_shared < max(shared)
