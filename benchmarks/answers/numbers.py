@@ -354,9 +354,9 @@ def _find_beside(plain: str, question: str, noun: str = "") -> Quantity | None:
 
     Asked for the price of tea, it is 2.75 in `tea is 2.75 dollars and coffee 3.50`; None where two parts share as many words.
     """
-    asked = set(stems(question)) - LITTLE
+    asked = set(stems(question)) - LITTLE | set(re.findall(r"\b[A-Z]\b(?<!^.)", question))  # option A
     parts = [part for part in re.split(r",? (?:and|to|but|while|although|where) |, |[.;:]\s|\n", plain) if any(map(str.isdigit, part))]
-    shared = [sum(1 + word.isdigit() for word in asked & set(stems(part))) for part in parts]
+    shared = [sum(1 + word.isdigit() for word in asked & {*stems(part), *re.findall(r"\b[A-Z]\b", part)}) for part in parts]
     if len(parts) < 2 or shared.count(max(shared)) > 1:
         return None
     part = parts[shared.index(max(shared))]
@@ -556,11 +556,14 @@ def same_expression(first: str, second: str) -> bool | None:
     ]
     if not all(parsed):
         return None
+    decimals = re.search(r"\d\.(\d{2,})$", texts[0])
+    if decimals and (value := parsed[1][0].evalf()).is_Float:  # 10.47 for 6 + 2 sqrt(5)
+        return abs(float(value) - float(parsed[0][0])) <= 0.51 * 10 ** -len(decimals[1])
     return bool(verify(parsed[0], parsed[1], timeout_seconds=None))
 
 
 def _plain(text: str) -> str:
-    text = unicodedata.normalize("NFKC", clean(text).strip().strip("$").rstrip("."))
+    text = _ABOUT.sub("", unicodedata.normalize("NFKC", clean(text).strip().strip("$").rstrip(".")))
     text = re.sub(
         r"(?:\u221a|(?<![\\a-z])sqrt)\s*(\d+|\([^()]*\))", r"\\sqrt{\1}", text.replace("\u03c0", "\\pi ")
     )

@@ -119,6 +119,8 @@ def _judge(text: str, truth: str, question: str) -> Verdict:
     if is_mathematics(truth):
         return _judge_mathematics(text, truth)
     quantity = None if _is_code(truth) else parse_quantity(truth)
+    if quantity and quantity.unit in ("%", "percent"):
+        text = re.sub(r"\b(\d+) (?:in|out of) (\d+)\b", r"\1/\2", write_digits(text))
     if quantity and not (_AS_TEXT.search(question) and "/" in truth):
         said = read_quantity(text, question)
         if said is not None:
@@ -242,6 +244,7 @@ def _judge_place(text: str, truth: str, relative: bool, question: str) -> Verdic
 
 _JOINT = r"(?:\)?\s?(?:[-\u2010-\u2014:.]|to)\s?|\)?\s)"  # 3-1, 3 : 1, 3 to 1
 _MONTH = r"(jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
+_MONTHS = "janfebmaraprmayjunjulaugsepoctnovdec"
 _DATES = (
     re.compile(rf"\b{_MONTH} (\d{{1,2}})(?:st|nd|rd|th)?\b,?(?: (\d{{4}})\b)?", re.IGNORECASE),
     re.compile(rf"\b(\d{{1,2}})(?:st|nd|rd|th)?(?: of)? {_MONTH}\b,?(?: (\d{{4}})\b)?", re.IGNORECASE),
@@ -290,7 +293,15 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
         return "right" if found else "other"
     if _ABBREVIATED.search(truth):
         text, truth = (_ABBREVIATED.sub(r"\1 ", each) for each in (text, truth))
-    wanted = {truth: stems(write_digits(_write_dates(truth)))}
+    truth = _write_dates(truth)
+    if date := re.search(r"\b(\d\d?) ([A-Za-z]{3}) (\d{4})\b", truth):
+        numbers = sorted((int(date[1]), _MONTHS.index(date[2].lower()) // 3 + 1, int(date[3])))
+        text = re.sub(
+            r"\b\d{1,4}([-/.])\d\d?\1\d{1,4}\b",
+            lambda m: date[0] if sorted(map(int, re.findall(r"\d+", m[0]))) == numbers else m[0],
+            text,
+        )
+    wanted = {truth: stems(write_digits(truth))}
     is_open = False
     clauses = list(split_clauses(write_digits(_write_dates(text)), None if is_aside(truth) else question))
     asked = set(stems(question)) - LITTLE
@@ -308,11 +319,16 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
                 is_open = True
             else:
                 return "right"
+        if len(wanted[truth]) == 1 and f"{wanted[truth][0]}en" in stems(clause.text) and not clause.is_open:
+            return "right"  # wooden
         longer = len(wanted[truth]) == 1 and len(truth) >= 4
         is_open |= longer and any(
             word.startswith(wanted[truth][0]) for word in stems(clause.text) if word != wanted[truth][0]
         )  # Japanese
     parts = re.split(r",? and |, ", truth)
+    hues = {name_hue(part) for part in parts}
+    if None not in hues and {name_hue(hue) for hue in re.findall(rf"\b{COLOUR}", text, re.IGNORECASE)} - hues:
+        return "other"  # red, white and blue
     if (
         not is_open
         and len(parts) > 1
