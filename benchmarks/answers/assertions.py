@@ -81,7 +81,12 @@ def split_clauses(text: str, question: str | None = "") -> Iterator[Clause]:
         unsure = bool(_UNSURE.search(sentence))
         start, aside, so = 0, "", False
         for mark in [*_CLAUSES.finditer(sentence), None]:
-            if mark and (mark["aside"] and (question is None or _begins(mark["aside"], question)) or mark["comma"] and not aside):
+            if mark and (
+                mark["aside"]
+                and (question is None or _begins(mark["aside"], question))
+                or mark["comma"]
+                and not aside
+            ):
                 continue
             part = sentence[start : mark.start() if mark else len(sentence)].strip()
             if any(map(str.isalnum, part)):
@@ -207,7 +212,9 @@ def choose(
         left = frozenset(thing for thing, *_ in named) - own
         if left and not clause.is_open:
             bare = not re.sub(r"\W", "", re.sub(r"(?i)\boption|answer\b", "", _cut(clause.text, named)))
-            bare &= after is None or after.aside != ":" or any(True for _ in find(after.text))  # `Brazil: 10` is a row
+            bare &= (
+                after is None or after.aside != ":" or any(True for _ in find(after.text))
+            )  # `Brazil: 10` is a row
             own_words = {each for _, start, end in named for each in stems(clause.text[start:end])}
             about = (asked - own_words) & set(stems(clause.text))
             first = min(map(order.index, about), default=len(order))  # what is asked for comes first

@@ -172,7 +172,10 @@ _BY_IMAGE = tuple(
         (r"(?:^|(?<=[.;] )|(?<=[-*] ))(?:(?:in )?the )?(first|second) image: ", r"In the \1 image, "),
         (r"[,;] the (first|second) image (?=an? )", r"; in the \1 image, there is "),
         (r"; (?=the second(?: image)? (?:does|has))", ", "),
-        (r"\bneither ([^.,;]{1,60}?) nor ([^.,;]{1,60}?) (?:appears?|is|are|can be|was|were|remains?)\b", r"\1 and \2 no longer appear"),
+        (
+            r"\bneither ([^.,;]{1,60}?) nor ([^.,;]{1,60}?) (?:appears?|is|are|can be|was|were|remains?)\b",
+            r"\1 and \2 no longer appear",
+        ),
     )
 )
 
@@ -331,7 +334,9 @@ def _read_sentence(sentence: str, context: _Context) -> list[Claim] | None:
             label.end() :
         ].split():
             text = text[label.end() :]
-    if text.endswith(":") and (about := _find_things(re.sub(rf" (?:{_HUE}|position|location)(?= ?:)", "", text).strip(" :"))):
+    if text.endswith(":") and (
+        about := _find_things(re.sub(rf" (?:{_HUE}|position|location)(?= ?:)", "", text).strip(" :"))
+    ):
         context.things = about
         return []
     if (gone := _GONE_FROM.fullmatch(text)) and (things_gone := _find_things(gone["thing"])):
@@ -358,7 +363,9 @@ def _split_parts(text: str) -> list[str]:
     """Return the parts of a sentence that each have a verb: `the dog and the cat are gone` is one."""
     parts, start = [], 0
     for mark in _PARTS.finditer(text):
-        if not mark.group().strip().endswith("and") or _HAS_VERB.search(_IMAGE_PHRASE.sub("", text[start : mark.start()])):
+        if not mark.group().strip().endswith("and") or _HAS_VERB.search(
+            _IMAGE_PHRASE.sub("", text[start : mark.start()])
+        ):
             parts.append(text[start : mark.start()])
             start = mark.end()
     return [*parts, text[start:]]
@@ -568,7 +575,10 @@ def parse_count(text: str) -> int | None:
     if answer.text is None or answer.refused:
         return None
     numbers = [int(number) for number in _ITEM.findall(text)]
-    told = _ALIKE.sub(r"\1differences", _THE_ONLY.sub("there is 1 difference", _WAYS.sub(r"there are \1\2 differences", answer.text)))
+    told = _ALIKE.sub(
+        r"\1differences",
+        _THE_ONLY.sub("there is 1 difference", _WAYS.sub(r"there are \1\2 differences", answer.text)),
+    )
     number = None if _ITEMIZED.search(told) else read_number(told, _DIFFERENCES, only_asked=True)
     if number is None:
         items = numbers == list(range(1, len(numbers) + 1)) and len(numbers) > 1 and not answer.marked

@@ -324,8 +324,14 @@ def _find_stated(text: str, noun: str, only_asked: bool, question: str) -> Quant
         return None
     found, years = _list_stated(plain, noun)
     n_counts = sum(each.counts for each in found)
-    if noun and len({each.quantity.value for each in found}) > 1 and not any(each.concludes for each in found):
-        beside = _find_beside(plain, question.casefold().rpartition(noun)[2], noun)  # four are black and two are red
+    if (
+        noun
+        and len({each.quantity.value for each in found}) > 1
+        and not any(each.concludes for each in found)
+    ):
+        beside = _find_beside(
+            plain, question.casefold().rpartition(noun)[2], noun
+        )  # four are black and two are red
         if beside is not None:
             return beside
     if noun and (only_asked or n_counts):
@@ -355,8 +361,15 @@ def _find_beside(plain: str, question: str, noun: str = "") -> Quantity | None:
     Asked for the price of tea, it is 2.75 in `tea is 2.75 dollars and coffee 3.50`; None where two parts share as many words.
     """
     asked = set(stems(question)) - LITTLE | set(re.findall(r"\b[A-Z]\b(?<!^.)", question))  # option A
-    parts = [part for part in re.split(r",? (?:and|to|but|while|although|where) |, |[.;:]\s|\n", plain) if any(map(str.isdigit, part))]
-    shared = [sum(1 + word.isdigit() for word in asked & {*stems(part), *re.findall(r"\b[A-Z]\b", part)}) for part in parts]
+    parts = [
+        part
+        for part in re.split(r",? (?:and|to|but|while|although|where) |, |[.;:]\s|\n", plain)
+        if any(map(str.isdigit, part))
+    ]
+    shared = [
+        sum(1 + word.isdigit() for word in asked & {*stems(part), *re.findall(r"\b[A-Z]\b", part)})
+        for part in parts
+    ]
     if len(parts) < 2 or shared.count(max(shared)) > 1:
         return None
     part = parts[shared.index(max(shared))]
@@ -376,7 +389,9 @@ def stated_quantities(text: str) -> list[Quantity | None]:
     return [None if math.isnan(each.quantity.value) else each.quantity for each in found] + list(years)
 
 
-_IN_OTHER_UNITS = re.compile(r"(\d ?[a-z]+) \((?:about |approximately |~)?[\d.,]+ ?[a-z]+\)", re.IGNORECASE)  # 324 m (1,063 ft)
+_IN_OTHER_UNITS = re.compile(
+    r"(\d ?[a-z]+) \((?:about |approximately |~)?[\d.,]+ ?[a-z]+\)", re.IGNORECASE
+)  # 324 m (1,063 ft)
 
 
 def _plain_numbers(text: str) -> str:
@@ -473,7 +488,13 @@ def convert(said: Quantity, true: Quantity, question: str = "") -> float | None:
     if {own, target} == {"", "percent"}:
         shown = said.value / 100 if own else said.value * 100  # 0.2 of 20 %
         return shown if math.isclose(shown, true.value, rel_tol=1e-6) else said.value
-    if not own or not target or own == target or "degree" in (own, target) and {own, target} & {"degC", "degF"}:
+    if (
+        not own
+        or not target
+        or own == target
+        or "degree" in (own, target)
+        and {own, target} & {"degC", "degF"}
+    ):
         return said.value
     registry = _registry()
     try:

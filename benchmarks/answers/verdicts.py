@@ -73,7 +73,9 @@ def judge_text(response: str, *true: str, question: str = "") -> Verdict:
     if any(_is_same(text, truth, question) for truth in true) and not text.endswith("?"):
         return "right"
     if declared.refused:
-        own = [_squash(truth) for truth in true if is_refusal(truth) or has_denial(truth) and " " in truth]  # "Not legible"
+        own = [
+            _squash(truth) for truth in true if is_refusal(truth) or has_denial(truth) and " " in truth
+        ]  # "Not legible"
         return "right" if any(truth in _squash(response) for truth in own) else "refused"
     if declared.text is None or text.endswith("?") or not any(map(str.isalnum, text)):
         return "unread"
@@ -231,8 +233,7 @@ def _judge_place(text: str, truth: str, relative: bool, question: str) -> Verdic
     if len(said) > 1 and BESIDE.search(text):
         return "unread"
     first = (
-        choose(own, lambda clause: ((place, 0, 0) for place in find_places(clause)[:1]), question)
-        or said[0]
+        choose(own, lambda clause: ((place, 0, 0) for place in find_places(clause)[:1]), question) or said[0]
     )
     union = frozenset().union(*said)
     if len(set(said)) > 1 and true not in said and true <= union:

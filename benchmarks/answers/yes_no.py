@@ -98,7 +98,7 @@ def read_yes_no(response: str, question: str = "") -> Said | None:
     if decision.value or decision.marked or decision.refused or not question or (first and first["rest"]):
         return decision.value
     words = set(re.findall(r"\byes\b|\bno\b", text.lower()))
-    return _find_stated(text, question) or (words.pop() if len(words)==1 else None)
+    return _find_stated(text, question) or (words.pop() if len(words) == 1 else None)
 
 
 def _say(text: str, question: str) -> Said | None:
@@ -184,7 +184,8 @@ def _state(clause: str, asked: str) -> Said | None:
     is_told = (
         not missing
         or (about_it and wanted[-1] in said)
-        or any(len(core) > 1 and set(core) <= set(said) for core in cores) and not elsewhere
+        or any(len(core) > 1 and set(core) <= set(said) for core in cores)
+        and not elsewhere
     )
     if is_told:
         spans = {
@@ -203,7 +204,11 @@ def _state(clause: str, asked: str) -> Said | None:
     own = [m.span() for m in re.finditer(r"[A-Za-z]+", clause) if stem(m.group()) == thing]
     if own and not elsewhere and all(_NO_SUCH.search(clause[:start]) for start, _ in own):
         return "no"
-    if denied and len(missing) < len(wanted) and (_NOTHING.search(clause) or re.match(r"\W*not\b", clause, re.I)):
+    if (
+        denied
+        and len(missing) < len(wanted)
+        and (_NOTHING.search(clause) or re.match(r"\W*not\b", clause, re.I))
+    ):
         return "no"
     missing = min(missing, [word for word in cores[1] if word not in said] or missing, key=len)
     if denied or not missing or len(missing) > 1 and not about_it:
@@ -212,7 +217,11 @@ def _state(clause: str, asked: str) -> Said | None:
     if last.isdigit() and last == wanted[-1] and any(map(str.isdigit, said)):
         return "no"
     (hue, *more), others = (re.findall(COLOUR, text, re.IGNORECASE) or [""] for text in (asked, clause))
-    is_another = not more and stems(hue)[-1:] == [last] and all(compare_colours(other, hue) is False for other in others)
+    is_another = (
+        not more
+        and stems(hue)[-1:] == [last]
+        and all(compare_colours(other, hue) is False for other in others)
+    )
     return "no" if is_another else None
 
 
