@@ -168,7 +168,7 @@ def _with_arrows(text: str) -> str:
 _BY_IMAGE = tuple(
     (re.compile(pattern, re.IGNORECASE | re.MULTILINE), written)
     for pattern, written in (
-        (rf"\b(?:unlike|compared (?:to|with)|in contrast to) the (?:first|second) image,? ", ""),
+        (r"\b(?:unlike|compared (?:to|with)|in contrast to) the (?:first|second) image,? ", ""),
         (r"(?:^|(?<=[.;] )|(?<=[-*] ))(?:(?:in )?the )?(first|second) image: ", r"In the \1 image, "),
         (r"[,;] the (first|second) image (?=an? )", r"; in the \1 image, there is "),
         (r"; (?=the second(?: image)? (?:does|has))", ", "),

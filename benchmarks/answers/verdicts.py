@@ -30,8 +30,8 @@ from mmprobe.benchmarks.answers.numbers import (
     write_digits,
 )
 from mmprobe.benchmarks.answers.places import find_places, parse_place
-from mmprobe.benchmarks.answers.texts import COLOUR, normalize_words, same_text
 from mmprobe.benchmarks.answers.refusals import is_refusal
+from mmprobe.benchmarks.answers.texts import COLOUR, normalize_words, same_text
 from mmprobe.benchmarks.answers.words import BESIDE, IMAGE, corrected, firm_sentences, has_denial
 
 # A truth that is compared as mathematics: TeX, a power, a root, an equation, or letters with an operator.
