@@ -22,7 +22,7 @@ NEARBY = ("next to", "near", "beside", "in front of", "just before")
 """Asides that name another thing than the one in question."""
 # What begins another clause of a sentence; the first group begins one that says more about what it follows.
 _CLAUSES = re.compile(
-    r";\s+|,?\s+(?:(?<!anything )but|while|whereas|although|though|however|yet)\b,?\s*|\s+[\u2013\u2014-]\s+|\u2014|,\s+(?:and\s+|(?=[Ii]\b))|,\s+so\b|\s+and\s+(?=(?:the|an?|its?|his|her) (?:\w+ )?\w+ (?:is|was|has)\b)|,?\s+which (?=(?:suggest|mean|indicat|impl))"
+    r";\s+|,?\s+(?:(?<!anything )but|while|whereas|although|though|however|yet(?!\W*$))\b,?\s*|\s+[\u2013\u2014-]\s+|\u2014|,\s+(?:and\s+|(?=[Ii]\b))|,\s+(?:so|hence|thus|therefore)\b|\s+and\s+(?=(?:the|an?|its?|his|her) (?:\w+ )?\w+ (?:is|was|has)\b)|,?\s+which (?=(?:suggest|mean|indicat|impl))"
     rf"|(?P<aside>,?\s+(?:since|because|which|who|whose|where|{'|'.join(NEARBY)}|across(?= (?:\w+ ){{0,2}}from))\b|,\s+(?=\w+(?:ing|ed)\b)|\s*\((?![A-Ja-j]\)|option)|:\s+)|(?P<comma>,\s+|\))",  # a comma ends an aside
 )
 _DENIED_BEFORE = re.compile(
@@ -38,7 +38,7 @@ _DENIED_AFTER = re.compile(
 _OFFERED_BEFORE = re.compile(r"\beither\b|\bor (?:\w+ )?$", re.IGNORECASE)
 _OFFERED_AFTER = re.compile(r"\s+or\b", re.IGNORECASE)
 _CONCLUDES = re.compile(
-    r"\bi(?:'d| would|'ll| will)? (?:go with|pick|choose|select|say)\b|^\W*(?:so|thus|hence|therefore|overall|in conclusion|in summary)\b|\b(?:so|thus|hence|therefore|answer|correct|that leaves|leaving)\b",
+    r"\bi(?:'d| would|'ll| will)? (?:go with|pick|choose|select|say)\b|^\W*(?:so|thus|hence|therefore|overall|in conclusion|in summary)\b|\b(?:so|thus|hence|therefore|answer|correct|leaves|leaving)\b",
     re.IGNORECASE,
 )
 
@@ -96,7 +96,7 @@ def split_clauses(text: str, question: str | None = "") -> Iterator[Clause]:
                 start, aside, so = (
                     mark.end(),
                     (mark["aside"] or (aside if aside == ":" else "")).strip(" ,"),  # to the end of a list
-                    mark.group().strip(" ,") == "so" or (":" in mark.group() and so),
+                    mark.group().strip(" ,") in ("so", "hence", "thus", "therefore") or (":" in mark.group() and so),
                 )
 
 
@@ -210,6 +210,9 @@ def choose(
         }
         denied |= own
         left = frozenset(thing for thing, *_ in named) - own
+        if len(left) > 1 and not re.search(r"\b(?:and|or)\b", clause.text):
+            does = frozenset(each for each, _, end in named if asked & set(stems(clause.text[end:].partition(",")[0])[:2]))
+            left = does & left if len(does & left) == 1 else left  # the knight is speaking to the king
         if left and not clause.is_open:
             bare = not re.sub(r"\W", "", re.sub(r"(?i)\boption|answer\b", "", _cut(clause.text, named)))
             bare &= (

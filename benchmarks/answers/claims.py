@@ -171,6 +171,8 @@ _BY_IMAGE = tuple(
         (r"\b(?:unlike|compared (?:to|with)|in contrast to) the (?:first|second) image,? ", ""),
         (r"(?:^|(?<=[.;] )|(?<=[-*] ))(?:(?:in )?the )?(first|second) image: ", r"In the \1 image, "),
         (r"[,;] the (first|second) image (?=an? )", r"; in the \1 image, there is "),
+        (r"((?:not|n't) (?:have|show|contain)|\blacks|\bno longer (?:has|shows|contains)) ([^.,;:]{1,60}?) or ", r"\1 \2 and "),
+        (r"\bboth (?=(?:are|were|have) )", "they "),
         (r"; (?=the second(?: image)? (?:does|has))", ", "),
         (
             r"\bneither ([^.,;]{1,60}?) nor ([^.,;]{1,60}?) (?:appears?|is|are|can be|was|were|remains?)\b",
@@ -248,7 +250,7 @@ _VERB = (
     r"|does|do|did|in|on|at|from|to|with|near|behind|beside|next|under|located"
 )
 _ONE = r"(?:(?:the|an?|one|two|three|\d) )?[a-z]+(?:[ -][a-z]+){0,3}?"
-_HAS_VERB = re.compile(rf"\b(?:{_VERB}|lacks|shows|contains|includes|looks|seems)\b")
+_HAS_VERB = re.compile(rf"\b(?:{_VERB.partition('|in|on|')[0]}|lacks|shows|contains|includes|looks|seems)\b")
 _NOUN = rf"(?P<thing>{_ONE}(?: and {_ONE}){{0,3}}?)"
 _PHRASE = re.compile(
     rf"\s*(?P<pronoun>it|they)\b|\s*(?:there(?: is| are| was| were) (?:no (?:longer )?|not )?|(?:has|shows|contains|includes) )?(?:the |a )?"
@@ -258,7 +260,7 @@ _PHRASE = re.compile(
 # "The second image lacks the dog.", "Missing object: a dog"
 _LACKS = re.compile(
     rf"^(?:(?:the \w+ )?(?:lacks|is missing|no longer (?:has|shows|contains|includes)|has no|shows no|does not (?:have|show|contain|include))(?: an?)?"
-    rf"|(?:the )?(?:removed?|missing|gone)(?: objects?| items?)?:) {_NOUN}(?= (?:that|which|in|from)\b|\s*[.,;!]|\s*$)"
+    rf"|(?:the )?(?:\w+ (?:objects?|items?|things?) (?:is|are|was|were|has been|have been) )?(?:removed?|missing|gone)(?: objects?| items?)?:) {_NOUN}(?= (?:that|which|in|from)\b|\s*[.,;!]|\s*$)"
 )
 # "The first image has a dog, while the second does not."
 _GONE_FROM = re.compile(
@@ -363,9 +365,8 @@ def _split_parts(text: str) -> list[str]:
     """Return the parts of a sentence that each have a verb: `the dog and the cat are gone` is one."""
     parts, start = [], 0
     for mark in _PARTS.finditer(text):
-        if not mark.group().strip().endswith("and") or _HAS_VERB.search(
-            _IMAGE_PHRASE.sub("", text[start : mark.start()])
-        ):
+        has_verbs = _HAS_VERB.search(text, start, mark.start()) and _HAS_VERB.search(text, mark.end())
+        if not mark.group().strip().endswith("and") or has_verbs:
             parts.append(text[start : mark.start()])
             start = mark.end()
     return [*parts, text[start:]]
@@ -384,6 +385,14 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
             context.things = things
             return [Claim(kind, category, None, None, quantity, text=quote) for category, quantity in things]
     plain = f"it is {plain}" if re.fullmatch(rf"(?:{COLOUR}|{PLACE})\W*", plain) else plain
+    if images == ["first"] and (there := _THERE_IS.match(plain)) and len(parts := plain[there.end() :].split(" and ")) > 1:
+        listed: list[tuple[str | None, int | None]] = []
+        for part in parts:
+            if _read_clause(f"there is {part}", "first", context, quote) is None:
+                return None
+            listed += context.things
+        context.things = listed
+        return []
     phrase = _PHRASE.match(plain)
     things = (context.things if phrase["pronoun"] else _find_things(phrase["thing"])) if phrase else None
     if not phrase or not things:

@@ -110,7 +110,7 @@ _CONNECTED = re.compile(
     re.IGNORECASE,
 )
 _SHOWN = re.compile(
-    r".*\b(?:clear|evident|obvious|follows|shows?|means?|implies|conclude|indicates?|tells(?: us)?) that $",
+    r".*\b(?:(?:clear|evident|obvious|follows|shows?|means?|implies|conclude|indicates?|tells(?: us)?) that|(?<!not )(?:confident|sure|certain)(?: that)?) $",
     re.IGNORECASE,
 )  # what is before it is a reason
 _TAKEN_BACK = re.compile(

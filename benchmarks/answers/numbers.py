@@ -327,7 +327,7 @@ def _find_stated(text: str, noun: str, only_asked: bool, question: str) -> Quant
     if (
         noun
         and len({each.quantity.value for each in found}) > 1
-        and not any(each.concludes for each in found)
+        and not any(each.concludes and each.is_last for each in found)
     ):
         beside = _find_beside(
             plain, question.casefold().rpartition(noun)[2], noun

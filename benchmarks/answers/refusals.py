@@ -52,7 +52,7 @@ _NOTICES = (
 _REFUSALS = (
     rf"{_I}{_NOT} (?:answer|tell|determine|say|help|assist|identify|compare|count|choose|give|provide"
     rf"|diagnose|comment|recogni[sz]e|"
-    r"know|pick|do that|make|describe|be sure|confirm)\b",
+    r"know|read|pick|do that|make|describe|be sure|confirm)\b",
     r"^(?:(?:i'm|i am|we are) )?sorry\b|^(?:i )?apologi[sz]e",
     r"^(?:unable|not able|impossible|cannot|can't|hard|difficult)(?: to)? (?:answer|tell|determine|say"
     r"|view|see|give|be)\b",

@@ -14,7 +14,7 @@ from mmprobe.benchmarks.answers.refusals import is_notice
 from mmprobe.benchmarks.answers.texts import COLOUR
 from mmprobe.benchmarks.answers.words import DENIALS, corrected, has_denial
 
-_YES = r"yes|yeah|yep|true|correct|indeed|certainly|definitely|absolutely|\u662f\u7684?|\u5bf9\u7684?|\u6709\u7684?"
+_YES = r"yes|yeah|yep|yup|that is correct|true|correct|indeed|certainly|definitely|absolutely|\u662f\u7684?|\u5bf9\u7684?|\u6709\u7684?"
 _NO = r"no|nope|(?:absolutely |definitely |certainly |of course )not|not at all|false|incorrect|\u4e0d\u662f\u7684?|\u4e0d\u5bf9|\u6ca1\u6709\u7684?|\u5426|\u4e0d"
 _WORD = rf"(?:(?P<no>{_NO})|(?P<yes>{_YES}))"
 _LEAD = (
@@ -45,7 +45,7 @@ _ASKED = re.compile(
 _SHORT = re.compile(
     r"\W*(?:(?:it|they|he|she|there|this|that|(?P<neither>neither|none)(?: of (?:them|these|those|the \w+))?|the \w+(?: \w+)?|i|we) (?:\w+ly )?(?:is|are|was|were|does|do|did|has|have|had|can|could|will)"
     r"(?P<denied>n't| not)?(?: see)?(?: (?:one|any|some|several|both|two|three|four|five|\d+)(?: of (?:them|these|those))?)?|it (?:seems|looks|appears)(?: so| like it| that way)"
-    r"|(?P<none>not (?:that i can (?:see|tell)|really|at all|visible|present|here|seen|exactly|quite)))(?:\W*(?::.*)?|,.*)",
+    r"|(?P<none>none that i can see|(?:that|this)(?:'s| is) not (?:the case|so)|not (?:yet|that i can (?:see|tell)|really|at all|visible|present|here|seen|exactly|quite)))(?:\W*(?::.*)?|,.*)",
     re.IGNORECASE | re.DOTALL,
 )
 # "I don't see a hat on her.", "without any fracture", "no acute fracture"
@@ -57,7 +57,7 @@ _SAME = re.compile(r"\b(?:same|identical|equal|alike)\b", re.IGNORECASE)
 _DIFFERENT = re.compile(r"\b(?:differ\w*|changed?|changes)\b", re.IGNORECASE)
 _OPPOSITES = """on/off open/closed left/right day/night full/empty asleep/awake sleeping/awake sitting/standing wet/dry
 indoors/outdoors inside/outside top/bottom above/below over/under front/back front/behind up/down young/old clean/dirty
-male/female long/short"""
+male/female long/short bigger/smaller larger/smaller taller/shorter more/fewer more/less older/younger higher/lower"""
 _EXCLUDING = [{stem(word) for word in pair.split("/")} for pair in _OPPOSITES.split()]
 _RELATIONS = set(stems("left right above below over under behind front than on in inside"))
 _PHRASE = (
@@ -67,6 +67,7 @@ _PHRASE = (
 _SOMEBODY = re.compile(r"\b(?:(?:any|some) ?(?:one|body)|people)\b", re.IGNORECASE)
 _NOTHING = re.compile(r"\banything\W*$|\bnothing\b", re.IGNORECASE)  # he is not holding anything
 _BUT_ONE = rf"(?i:\bonly\b|\b(?:{DENIALS})\b)"
+_SEEN = re.compile(r"\b(?:there|visible|seen|see|shows?|present|appears?)\b", re.IGNORECASE)
 _NOBODY = re.compile(r"\b(?:nobody|no one)\b", re.IGNORECASE)
 _ABOUT = LITTLE | set(
     stems("visible present presence here both two between contain appear look clearly also its one")
@@ -181,9 +182,14 @@ def _state(clause: str, asked: str) -> Said | None:
         word in pair and (pair - {word}) & set(said) for word in missing for pair in _EXCLUDING
     ):
         return "yes" if _is_turned(asked, clause) else "no"
+    exists = re.match(r"\s*there\b", asked) is not None
+    kind = rf"\b{wanted[0]}\w* (?!\w+(?:ing|ed)\b|(?:on|in|at|under|behind|near|beside|above|below|by|with)\b)"
+    named = len(wanted) > 2 and missing == wanted[:1] and re.search(kind, asked, re.I)
     is_told = (
         not missing
-        or (about_it and wanted[-1] in said)
+        or named  # the (traffic) light is green
+        or (exists and cores[0] and set(cores[0]) <= set(said) and not elsewhere and _SEEN.search(clause))
+        or (about_it and wanted[-1] in said and not exists)
         or any(len(core) > 1 and set(core) <= set(said) for core in cores)
         and not elsewhere
     )
