@@ -96,7 +96,8 @@ def split_clauses(text: str, question: str | None = "") -> Iterator[Clause]:
                 start, aside, so = (
                     mark.end(),
                     (mark["aside"] or (aside if aside == ":" else "")).strip(" ,"),  # to the end of a list
-                    mark.group().strip(" ,") in ("so", "hence", "thus", "therefore") or (":" in mark.group() and so),
+                    mark.group().strip(" ,") in ("so", "hence", "thus", "therefore")
+                    or (":" in mark.group() and so),
                 )
 
 
@@ -211,7 +212,9 @@ def choose(
         denied |= own
         left = frozenset(thing for thing, *_ in named) - own
         if len(left) > 1 and not re.search(r"\b(?:and|or)\b", clause.text):
-            does = frozenset(each for each, _, end in named if asked & set(stems(clause.text[end:].partition(",")[0])[:2]))
+            does = frozenset(
+                each for each, _, end in named if asked & set(stems(clause.text[end:].partition(",")[0])[:2])
+            )
             left = does & left if len(does & left) == 1 else left  # the knight is speaking to the king
         if left and not clause.is_open:
             bare = not re.sub(r"\W", "", re.sub(r"(?i)\boption|answer\b", "", _cut(clause.text, named)))

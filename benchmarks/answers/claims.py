@@ -171,7 +171,10 @@ _BY_IMAGE = tuple(
         (r"\b(?:unlike|compared (?:to|with)|in contrast to) the (?:first|second) image,? ", ""),
         (r"(?:^|(?<=[.;] )|(?<=[-*] ))(?:(?:in )?the )?(first|second) image: ", r"In the \1 image, "),
         (r"[,;] the (first|second) image (?=an? )", r"; in the \1 image, there is "),
-        (r"((?:not|n't) (?:have|show|contain)|\blacks|\bno longer (?:has|shows|contains)) ([^.,;:]{1,60}?) or ", r"\1 \2 and "),
+        (
+            r"((?:not|n't) (?:have|show|contain)|\blacks|\bno longer (?:has|shows|contains)) ([^.,;:]{1,60}?) or ",
+            r"\1 \2 and ",
+        ),
         (r"\bboth (?=(?:are|were|have) )", "they "),
         (r"; (?=the second(?: image)? (?:does|has))", ", "),
         (
@@ -385,7 +388,11 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
             context.things = things
             return [Claim(kind, category, None, None, quantity, text=quote) for category, quantity in things]
     plain = f"it is {plain}" if re.fullmatch(rf"(?:{COLOUR}|{PLACE})\W*", plain) else plain
-    if images == ["first"] and (there := _THERE_IS.match(plain)) and len(parts := plain[there.end() :].split(" and ")) > 1:
+    if (
+        images == ["first"]
+        and (there := _THERE_IS.match(plain))
+        and len(parts := plain[there.end() :].split(" and ")) > 1
+    ):
         listed: list[tuple[str | None, int | None]] = []
         for part in parts:
             if _read_clause(f"there is {part}", "first", context, quote) is None:

@@ -257,7 +257,10 @@ def _find_letters(text: str, letters: Mapping[str, str]) -> Iterator[tuple[str, 
 def _assert(text: str, options: Mapping[str, str], lettered: bool, question: str) -> str | None:
     """Return the letter of the option that a text asserts; by words that only its text has, if the text is a few words."""
     text = write_digits(clean(text))
-    texts = {letter: stems(re.sub("^(?:It|They|He|She) ", "", write_digits(option))) for letter, option in options.items()}
+    texts = {
+        letter: stems(re.sub("^(?:It|They|He|She) ", "", write_digits(option)))
+        for letter, option in options.items()
+    }
     letters = _letters(options, lettered)
     for letter, option in options.items() if lettered else ():  # a mark before its text ends no sentence
         text = re.sub(rf"\b({re.escape(letter)})[.:]\s+(?={re.escape(write_digits(option))})", r"\1 ", text)

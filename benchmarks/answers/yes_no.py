@@ -183,7 +183,9 @@ def _state(clause: str, asked: str) -> Said | None:
     ):
         return "yes" if _is_turned(asked, clause) else "no"
     exists = re.match(r"\s*there\b", asked) is not None
-    kind = rf"\b{wanted[0]}\w* (?!\w+(?:ing|ed)\b|(?:on|in|at|under|behind|near|beside|above|below|by|with)\b)"
+    kind = (
+        rf"\b{wanted[0]}\w* (?!\w+(?:ing|ed)\b|(?:on|in|at|under|behind|near|beside|above|below|by|with)\b)"
+    )
     named = len(wanted) > 2 and missing == wanted[:1] and re.search(kind, asked, re.I)
     is_told = (
         not missing
