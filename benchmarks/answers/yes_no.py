@@ -65,7 +65,6 @@ _PHRASE = (
     r" (?:the|a|an|his|her|its|their|this) )"
 )
 _SOMEBODY = re.compile(r"\b(?:(?:any|some) ?(?:one|body)|people)\b", re.IGNORECASE)
-_NOTHING = re.compile(r"\banything\W*$|\bnothing\b", re.IGNORECASE)  # he is not holding anything
 _BUT_ONE = rf"(?i:\bonly\b|\b(?:{DENIALS})\b)"
 _SEEN = re.compile(r"\b(?:there|visible|seen|see|shows?|present|appears?)\b", re.IGNORECASE)
 _NOBODY = re.compile(r"\b(?:nobody|no one)\b", re.IGNORECASE)
@@ -212,11 +211,7 @@ def _state(clause: str, asked: str) -> Said | None:
     own = [m.span() for m in re.finditer(r"[A-Za-z]+", clause) if stem(m.group()) == thing]
     if own and not elsewhere and all(_NO_SUCH.search(clause[:start]) for start, _ in own):
         return "no"
-    if (
-        denied
-        and len(missing) < len(wanted)
-        and (_NOTHING.search(clause) or re.match(r"\W*not\b", clause, re.I))
-    ):
+    if denied and len(missing) < len(wanted):
         return "no"
     missing = min(missing, [word for word in cores[1] if word not in said] or missing, key=len)
     if denied or not missing or len(missing) > 1 and not about_it:
