@@ -48,11 +48,6 @@ _SHORT = re.compile(
     r"|(?P<none>none that i can see|(?:that|this)(?:'s| is) not (?:the case|so)|not (?:yet|that i can (?:see|tell)|really|at all|visible|present|here|seen|exactly|quite)))(?:\W*(?::.*)?|,.*)",
     re.IGNORECASE | re.DOTALL,
 )
-# "I don't see a hat on her.", "without any fracture", "no acute fracture"
-_NO_SUCH = re.compile(
-    r"\b(?:(?:no|without(?: an?y?)?|not an?y?)(?: \w+){0,2}|(?:\w+n't|not)(?: \w+){0,2} an?y?(?: \w+)?) $",
-    re.IGNORECASE,
-)
 _SAME = re.compile(r"\b(?:same|identical|equal|alike)\b", re.IGNORECASE)
 _DIFFERENT = re.compile(r"\b(?:differ\w*|changed?|changes)\b", re.IGNORECASE)
 _OPPOSITES = """on/off open/closed left/right day/night full/empty asleep/awake sleeping/awake sitting/standing wet/dry
@@ -206,11 +201,6 @@ def _state(clause: str, asked: str) -> Said | None:
             each = any(all(is_denied(clause, *span) for span in found) for found in spans.values() if found)
             denied = each or has_denial(clause[: spans[wanted[-1]][0][0]])
         return "no" if denied else "yes"
-    thing = re.search(r"\b(?:an?|any) (\w+)", asked)
-    thing = stem(thing[1]) if thing else cores[0][-1] if cores[0] else ""
-    own = [m.span() for m in re.finditer(r"[A-Za-z]+", clause) if stem(m.group()) == thing]
-    if own and not elsewhere and all(_NO_SUCH.search(clause[:start]) for start, _ in own):
-        return "no"
     if denied and len(missing) < len(wanted):
         return "no"
     missing = min(missing, [word for word in cores[1] if word not in said] or missing, key=len)
