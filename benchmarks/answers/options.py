@@ -249,7 +249,9 @@ def _find_letters(text: str, letters: Mapping[str, str]) -> Iterator[tuple[str, 
     for match in _LETTER.finditer(text):
         name = (match[1] or match[2]).upper()
         article = match[2] in ("A", "I") and _ARTICLE.match(text[match.end() :])
-        thing = _THING_BEFORE.search(text[: match.start()]) or _THING_AFTER.match(text[match.end() :])
+        thing = _THING_BEFORE.search(text[max(0, match.start() - 20) : match.start()]) or _THING_AFTER.match(
+            text[match.end() :]
+        )
         if name in letters and not article and not thing:
             yield letters[name], match.start(), match.end()
 

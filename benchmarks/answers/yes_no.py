@@ -105,15 +105,12 @@ def _say(text: str, question: str) -> Said | None:
             continue
         word: Said = "yes" if found["yes"] else "no"
         rest = (found.groupdict().get("rest") or "").strip()
-        clause = rest.partition(",")[0]
         if _UNSURE.search(rest) or re.match(r"no\b" if word == "yes" else r"yes\b", rest, re.IGNORECASE):
             return None
         if (
             word == "yes"
-            and has_denial(clause)
             and not has_denial(question)
-            and _find_stated(clause, question) != "yes"
-            and not _DIFFERENT.search(clause)
+            and (_find_stated(rest.partition(",")[0], question) == "no" if question else has_denial(rest))
         ):
             return None  # one contradicts the other, as in "Yes, there is no dog."
         if word == "no" and not re.search(_BUT_ONE, rest) and _find_stated(rest, question) == "yes":
