@@ -528,9 +528,9 @@ def _read_structured(text: str) -> list[Claim] | None:
             data = None
         items = data.get("differences", [data]) if isinstance(data, dict) else data
         if isinstance(items, list):
-            told = [read_claims(item) if isinstance(item, str) else None for item in items]
-            if items and all(told):
-                return _all_claims([claim for each in told if each for claim in each.claims or [None]])
+            if items and all(isinstance(item, str) for item in items):
+                told = [read_claims(item).claims for item in items]
+                return [claim for each in told for claim in each] if all(told) else None
             return _all_claims([_claim_of(item) for item in items])
     pairs = _KEYED.findall(body) or _TUPLE.findall(body)
     if not pairs or re.search(r"\w", _TUPLE.sub("", _KEYED.sub("", body))):

@@ -317,7 +317,7 @@ def read_extraction(reply: str, tagged: bool = False) -> Extraction:
 
 # `<step>...</step>` and `<step>Your step here</step>` only repeat the form.
 _REPEATS_FORM = re.compile(
-    r"(?:\W|\b(?:your|the|an?|of|text|insert|write|first|second|next|step|claim|goes|here|\d+)\b)*",
+    r"(?:\W|\b(?:your|the|an?|of|text|insert|write|first|second|next|step|claim|goes|here)\b)*",
     re.IGNORECASE,
 )
 
