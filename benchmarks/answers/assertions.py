@@ -77,7 +77,9 @@ def split_clauses(text: str, question: str | None = "") -> Iterator[Clause]:
         >>> [(clause.text, clause.is_open) for clause in split_clauses("It may be red; the bus is blue.")]
         [('It may be red', True), ('the bus is blue.', False)]
     """
-    for number, sentence in enumerate(filter(None, _SENTENCES.split(_ITEM.sub(r"\1 ", text)))):
+    for number, sentence in enumerate(
+        filter(None, _SENTENCES.split(_ITEM.sub(r"\1 ", re.sub(r"[ \t]{2,}", " ", text))))
+    ):
         unsure = bool(_UNSURE.search(sentence))
         start, aside, so = 0, "", False
         for mark in [*_CLAUSES.finditer(sentence), None]:
