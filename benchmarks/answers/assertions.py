@@ -18,10 +18,12 @@ Thing = TypeVar("Thing", bound=Hashable)
 _SENTENCES = re.compile(
     r"(?<=[.!?])(?<!\b[A-Z]\.)[\"')*\u201d]*\s+|(?<=\b[A-Z]\.)\s+(?![a-z])|\n+|(?<=[\u3002\uff01\uff1f])"
 )
+NEARBY = ("next to", "near", "beside", "in front of", "just before")
+"""Asides that name another thing than the one in question."""
 # What begins another clause of a sentence; the first group begins one that says more about what it follows.
 _CLAUSES = re.compile(
-    r";\s+|,?\s+(?:(?<!anything )but|while|whereas|although|though|however|yet)\b,?\s*|\s+[\u2013\u2014-]\s+|\u2014|,\s+and\s+|,\s+so\b"
-    r"|(?P<aside>,?\s+(?:since|because|which|who|whose|where|next to|near|beside|across)\b|,\s+(?=\w+(?:ing|ed)\b)|\s*\((?![A-Ja-j]\)|option)|:\s+)|(?P<comma>,\s+|\))",  # a comma ends an aside
+    r";\s+|,?\s+(?:(?<!anything )but|while|whereas|although|though|however|yet(?!\W*$))\b,?\s*|\s+[\u2013\u2014-]\s+|\u2014|,\s+(?:and\s+|(?=[Ii]\b))|,\s+(?:so|hence|thus|therefore)\b|\s+and\s+(?=(?:the|an?|its?|his|her) (?:\w+ )?\w+ (?:is|was|has)\b)|,?\s+which (?=(?:suggest|mean|indicat|impl))"
+    rf"|(?P<aside>,?\s+(?:since|because|which|who|whose|where|{'|'.join(NEARBY)}|across(?= (?:\w+ ){{0,2}}from))\b|,\s+(?=\w+(?:ing|ed)\b)|\s*\((?![A-Ja-j]\)|option)|:\s+)|(?P<comma>,\s+|\))",  # a comma ends an aside
 )
 _DENIED_BEFORE = re.compile(
     rf"(?:\b(?:{DENIALS}|anything but)|\bnon)(?:[ -](?!but\b|only\b|doubt)[^\s,]+){{0,3}}[ -]\W*$|\b(?:not|neither) [^.;]{{0,40}}(?:, | or | nor )(?:an? |the )?\W*$|\bthan (?:an? |the |option )?\W*$|\u4e0d[\u662f\u9009]\W*$",
@@ -36,7 +38,7 @@ _DENIED_AFTER = re.compile(
 _OFFERED_BEFORE = re.compile(r"\beither\b|\bor (?:\w+ )?$", re.IGNORECASE)
 _OFFERED_AFTER = re.compile(r"\s+or\b", re.IGNORECASE)
 _CONCLUDES = re.compile(
-    r"^\W*(?:so|thus|hence|therefore|overall|in conclusion|in summary)\b|\b(?:so|thus|hence|therefore|answer|correct|that leaves|leaving)\b",
+    r"\bi(?:'d| would|'ll| will)? (?:go with|pick|choose|select|say)\b|^\W*(?:so|thus|hence|therefore|overall|in conclusion|in summary)\b|\b(?:so|thus|hence|therefore|answer|correct|leaves|leaving)\b",
     re.IGNORECASE,
 )
 
@@ -67,18 +69,26 @@ class Clause(NamedTuple):
     is_open: bool
 
 
-def split_clauses(text: str, asides: bool = True) -> Iterator[Clause]:
-    """Yield the clauses of a text, in order; `asides` splits off what only adds to another clause.
+def split_clauses(text: str, question: str | None = "") -> Iterator[Clause]:
+    """Yield the clauses of a text, in order. What only adds to another clause is one of its own, unless the `question` begins so
+    (what is in front of the house), or is None.
 
     Example:
         >>> [(clause.text, clause.is_open) for clause in split_clauses("It may be red; the bus is blue.")]
         [('It may be red', True), ('the bus is blue.', False)]
     """
-    for number, sentence in enumerate(filter(None, _SENTENCES.split(_ITEM.sub(r"\1 ", text)))):
+    for number, sentence in enumerate(
+        filter(None, _SENTENCES.split(_ITEM.sub(r"\1 ", re.sub(r"[ \t]{2,}", " ", text))))
+    ):
         unsure = bool(_UNSURE.search(sentence))
         start, aside, so = 0, "", False
         for mark in [*_CLAUSES.finditer(sentence), None]:
-            if mark and (mark["aside"] and not asides or mark["comma"] and not aside):
+            if mark and (
+                mark["aside"]
+                and (question is None or _begins(mark["aside"], question))
+                or mark["comma"]
+                and not aside
+            ):
                 continue
             part = sentence[start : mark.start() if mark else len(sentence)].strip()
             if any(map(str.isalnum, part)):
@@ -88,8 +98,14 @@ def split_clauses(text: str, asides: bool = True) -> Iterator[Clause]:
                 start, aside, so = (
                     mark.end(),
                     (mark["aside"] or (aside if aside == ":" else "")).strip(" ,"),  # to the end of a list
-                    mark.group().strip(" ,") == "so" or (":" in mark.group() and so),
+                    mark.group().strip(" ,") in ("so", "hence", "thus", "therefore")
+                    or (":" in mark.group() and so),
                 )
+
+
+def _begins(aside: str, question: str) -> bool:
+    word = aside.strip(" ,:(").lower()
+    return word in NEARBY and word in question.lower()
 
 
 def stem(word: str) -> str:
@@ -183,7 +199,8 @@ def choose(
     rejects = not re.search(rf"\b(?:{_WORST})\b", question, re.IGNORECASE)
     ranked: list[tuple[tuple[int, ...], frozenset[Thing]]] = []
     denied: set[Thing] = set()
-    for clause in split_clauses(text):
+    clauses = list(split_clauses(text, question))
+    for clause, after in zip(clauses, [*clauses[1:], None], strict=True):
         named = list(find(clause.text))
         own = {
             thing
@@ -196,8 +213,16 @@ def choose(
         }
         denied |= own
         left = frozenset(thing for thing, *_ in named) - own
+        if len(left) > 1 and not re.search(r"\b(?:and|or)\b", clause.text):
+            does = frozenset(
+                each for each, _, end in named if asked & set(stems(clause.text[end:].partition(",")[0])[:2])
+            )
+            left = does & left if len(does & left) == 1 else left  # the knight is speaking to the king
         if left and not clause.is_open:
             bare = not re.sub(r"\W", "", re.sub(r"(?i)\boption|answer\b", "", _cut(clause.text, named)))
+            bare &= (
+                after is None or after.aside != ":" or any(True for _ in find(after.text))
+            )  # `Brazil: 10` is a row
             own_words = {each for _, start, end in named for each in stems(clause.text[start:end])}
             about = (asked - own_words) & set(stems(clause.text))
             first = min(map(order.index, about), default=len(order))  # what is asked for comes first

@@ -93,13 +93,14 @@ _ALIKE = re.compile(
     r"|(?:things?|objects?|items?|details?|elements?) (?:(?:are|is|was|were|has|have) )?(?:different|changed|differs?))\b",
     re.IGNORECASE,
 )
+_THE_ONLY = re.compile(r"\bthe (?:only|sole|single) (?:difference|change)\b", re.IGNORECASE)
 _ITEMIZED = re.compile(
     r"\b(?:one|another|a) (?:\w+ )?(?:difference|change) is\b", re.IGNORECASE
 )  # it counts none
 _ITEM = re.compile(r"^[ \t]*\(?(\d{1,2})[.)]\s", re.MULTILINE)
 _KIND = r"(?:visible |noticeable |apparent |obvious |significant |discernible )?"
 _NOTHING = re.compile(
-    r"nothing (?:has |was )?changed\.?"
+    r"nothing (?:(?:has|was|is|has been) )?(?:changed|removed|moved|missing|added|different)\.?"
     r"|(?:the |these |both )?(?:two )?images (?:are|appear to be|look|seem to be|show) (?:exactly |completely |visually )?(?:identical|the same)(?: scene)?(?: to me)?(?:,? (?:so|and) there (?:are|is) (?:none|no differences?))?[.;!]?"
     rf"|(?:(?:there are|there is|i (?:do not|don't|cannot|can't|could not|couldn't|did not|didn't) {_SEE}|i {_SEE}) )?(?:no|any) {_KIND}"
     r"(?:differences?|changes?)(?: (?:between|in) (?:the |these )?(?:two )?images)?[.;!]?",
@@ -138,14 +139,18 @@ def read_claims(text: str) -> ReadClaims:
     unread: list[str] = []
     nothing = False
     context = _Context()
-    for sentence in iter_sentences(_with_arrows(_read_tables(name_images(conclusion(text))))):
+    for sentence in iter_sentences(_by_image(_with_arrows(_read_tables(name_images(conclusion(text)))))):
         if _NOTHING.fullmatch(_OPENING.sub("", sentence.lower())):
             nothing = True
         elif (stated := _read_sentence(sentence, context)) is not None:
             claims += stated
         elif not (is_drawn(sentence) or _HEADING.fullmatch(sentence)):
             unread.append(sentence)
-    unread += context.alone.values()
+    alone = context.alone.values()  # it is so in the second image: not in the first
+    if any("second" not in state for state in context.states.values()):
+        unread += [claim.text for claim in alone]
+    else:
+        claims += alone
     if any(map(_TAKES_BACK.search, unread)) or (nothing and unread):
         return ReadClaims([], False, unread)
     return ReadClaims(claims, nothing and not claims, unread)
@@ -157,6 +162,33 @@ _TAKES_BACK = re.compile(rf"\b(?:{TAKES_BACK})\b", re.IGNORECASE)
 def _with_arrows(text: str) -> str:
     text = re.sub(r"\bvs\.", "vs", re.sub(r"\s*(?:\u2192|->|=>)\s*", " to ", text))
     return re.sub(r",?\s\((\d)\) (?=[a-z])", r"\n\1. ", text)  # (1) the car is gone, (2) the dog is blue
+
+
+# What an image has, in words of a sentence: `First image: a red car`, `unlike the first image, ...`, `neither the car nor the dog appears`.
+_BY_IMAGE = tuple(
+    (re.compile(pattern, re.IGNORECASE | re.MULTILINE), written)
+    for pattern, written in (
+        (r"\b(?:unlike|compared (?:to|with)|in contrast to) the (?:first|second) image,? ", ""),
+        (r"(?:^|(?<=[.;] )|(?<=[-*] ))(?:(?:in )?the )?(first|second) image: ", r"In the \1 image, "),
+        (r"[,;] the (first|second) image (?=an? )", r"; in the \1 image, there is "),
+        (
+            r"((?:not|n't) (?:have|show|contain)|\blacks|\bno longer (?:has|shows|contains)) ([^.,;:]{1,60}?) or ",
+            r"\1 \2 and ",
+        ),
+        (r"\bboth (?=(?:are|were|have) )", "they "),
+        (r"; (?=the second(?: image)? (?:does|has))", ", "),
+        (
+            r"\bneither ([^.,;]{1,60}?) nor ([^.,;]{1,60}?) (?:appears?|is|are|can be|was|were|remains?)\b",
+            r"\1 and \2 no longer appear",
+        ),
+    )
+)
+
+
+def _by_image(text: str) -> str:
+    for pattern, written in _BY_IMAGE:
+        text = pattern.sub(written, text)
+    return text
 
 
 _ROW = re.compile(r"^[ \t]*\|(.+)\|[ \t]*$", re.MULTILINE)
@@ -193,7 +225,7 @@ def _read_tables(text: str) -> str:
 _OPENING = re.compile(
     r"^(?:(?:(?:additionally|also|moreover|finally|first|second|next|lastly|however|meanwhile|notably|comparing [^,.]{1,60}|(?:upon|after|when|by|on) [^,.]{1,60}(?=,)),?"
     r"|(?:i|we) (?:can )?(?:see|notice|noticed|observe|observed|found) that|(?:the|an?) (?:only |main |key |one |other |first |second |notable )*(?:difference|change)"
-    r"(?: between (?:the |these )?(?:two )?images)? is (?:that |in )?|(?:here is )?what changed:) *)+"
+    r"(?: between (?:the |these )?(?:two )?images)? is (?:that |in )?|(?:here is )?what changed:|there (?:is|are) (?:\w+ ){1,3}differences?[^.:]{0,40}:) *)+"
 )
 _POSSESSIVE = re.compile(r"\b((?:the|an?) )[a-z]+'s ([a-z]+(?: [a-z]+)?)")
 
@@ -211,17 +243,17 @@ _REPLACED = re.compile(
 _LABEL = re.compile(r"^[a-z' ]{1,40}(?::| [-\u2013\u2014]) *(?=(?:the|an?|in the|there) )")
 _OF_IT = re.compile(r"(?:in the (?:first|second) image,? )?(?:it|they)\b")
 _PARTS = re.compile(
-    r"(?:;|,? (?:and|but|while|whereas)|,(?= in the (?:first|second) image)) +(?=(?:in the (?:first|second) image,? )?(?:the|an?|it|they|it's|there|\w+'s) |in the (?:first|second) image)"
+    r"(?:;|,? (?:and|but|while|whereas)|,(?= in the (?:first|second) image)|(?<!image),(?= (?:the|an?) (?:\w+ ){1,3}(?:is|are|was|were|has|have|moved|changed|turned)\b)) +(?=(?:in the (?:first|second) image,? )?(?:the|an?|it|they|it's|there|\w+'s) |in the (?:first|second) image)"
 )
 _IMAGE_PHRASE = re.compile(
     r"(?: (?:that|which) (?:is|was|are|were)(?: visible| present| shown| seen)?(?= in))?,? ?\(?(?:\b(?:in|from|of|to) )?\bthe (first|second) image\b\)?,?"
 )
 _VERB = (
-    r"is|are|was|were|has|have|had|turned|went|became|becomes|appears?|moved|shifted|changed|changes|disappear(?:s|ed)|vanish(?:es|ed)|visible|present|shown|seen|that|which|no"
+    r"is|are|was|were|has|have|had|turned|went|became|becomes|appears?|moved|shifted|changed|changes|disappear(?:s|ed)|vanish(?:es|ed)|visible|present|shown|seen|that|which|no|removed|gone|absent"
     r"|does|do|did|in|on|at|from|to|with|near|behind|beside|next|under|located"
 )
 _ONE = r"(?:(?:the|an?|one|two|three|\d) )?[a-z]+(?:[ -][a-z]+){0,3}?"
-_HAS_VERB = re.compile(rf"\b(?:{_VERB}|lacks|shows|contains|includes|looks|seems)\b")
+_HAS_VERB = re.compile(rf"\b(?:{_VERB.partition('|in|on|')[0]}|lacks|shows|contains|includes|looks|seems)\b")
 _NOUN = rf"(?P<thing>{_ONE}(?: and {_ONE}){{0,3}}?)"
 _PHRASE = re.compile(
     rf"\s*(?P<pronoun>it|they)\b|\s*(?:there(?: is| are| was| were) (?:no (?:longer )?|not )?|(?:has|shows|contains|includes) )?(?:the |a )?"
@@ -231,13 +263,13 @@ _PHRASE = re.compile(
 # "The second image lacks the dog.", "Missing object: a dog"
 _LACKS = re.compile(
     rf"^(?:(?:the \w+ )?(?:lacks|is missing|no longer (?:has|shows|contains|includes)|has no|shows no|does not (?:have|show|contain|include))(?: an?)?"
-    rf"|(?:the )?(?:removed?|missing|gone)(?: objects?| items?)?:) {_NOUN}(?= (?:that|which|in|from)\b|\s*[.,;!]|\s*$)"
+    rf"|(?:the )?(?:\w+ (?:objects?|items?|things?) (?:is|are|was|were|has been|have been) )?(?:removed?|missing|gone)(?: objects?| items?)?:) {_NOUN}(?= (?:that|which|in|from)\b|\s*[.,;!]|\s*$)"
 )
 # "The first image has a dog, while the second does not."
 _GONE_FROM = re.compile(
     rf"(?:the first image (?:has|shows|contains|includes|depicts)|in the first image,? there is) {_NOUN}"
-    r"(?:,? (?:while|but|whereas|and) (?:in )?the second(?: image)? (?:does not|has none|there is none)"
-    r"|,? (?:that|which) (?:is|does) not (?:(?:present|visible|shown|there|appear|exist) )?in the second image)\W*"
+    r"(?:,?(?: while| but| whereas| and)? (?:in )?the second(?: image)? (?:does not|has none|there is none)"
+    r"|,? (?:that|which) (?:is|are|does|do) (?:both )?(?:not (?:(?:present|visible|shown|there|appear|exist) )?|absent |missing |gone )(?:in|from) the second image)\W*"
 )
 _MOVED_LABEL = re.compile(rf"^(?:moved?|position)(?: change)?: {_NOUN}\W*$")
 _RECOLOURED_LABEL = re.compile(rf"^(?:{_HUE}(?: change)?|recolou?red): {_NOUN}\W*$")
@@ -274,7 +306,7 @@ class _Context:
     def __init__(self) -> None:
         self.things: list[tuple[str | None, int | None]] = []
         self.states: dict[tuple[EditType, str | None], dict[str, str]] = {}
-        self.alone: dict[tuple[EditType, str | None], str] = {}
+        self.alone: dict[tuple[EditType, str | None], Claim] = {}
 
     def add(self, kind: EditType, thing: str | None, image: str, value: str, quote: str) -> list[Claim]:
         """Note a thing's state in an image, and return the claim where it differs from that in the other image."""
@@ -282,7 +314,7 @@ class _Context:
         state[image] = value
         if len(state) < 2:
             if image == "second":
-                self.alone[kind, thing] = quote
+                self.alone[kind, thing] = Claim(kind, thing, None, value, text=quote)
             return []
         self.alone.pop((kind, thing), None)
         return (
@@ -307,6 +339,11 @@ def _read_sentence(sentence: str, context: _Context) -> list[Claim] | None:
             label.end() :
         ].split():
             text = text[label.end() :]
+    if text.endswith(":") and (
+        about := _find_things(re.sub(rf" (?:{_HUE}|position|location)(?= ?:)", "", text).strip(" :"))
+    ):
+        context.things = about
+        return []
     if (gone := _GONE_FROM.fullmatch(text)) and (things_gone := _find_things(gone["thing"])):
         return [
             Claim("remove", name, None, None, n, text=sentence[:_QUOTE_CHARACTERS]) for name, n in things_gone
@@ -319,7 +356,7 @@ def _read_sentence(sentence: str, context: _Context) -> list[Claim] | None:
         read = _read_clause(part, image if not named else "", context, sentence[:_QUOTE_CHARACTERS])
         if read is None:
             return None
-        image = named[0] if len(named) == 1 else image
+        image = named[0] if len(named) == 1 else image or ("second" if claims else "")  # after what changed
         if before == "first" and image == "second" and not {claim.category for claim in read} <= things:
             return None  # a clock is in one, and a cat is missing in the other
         things, before = {thing for thing, _ in context.things}, image
@@ -331,7 +368,8 @@ def _split_parts(text: str) -> list[str]:
     """Return the parts of a sentence that each have a verb: `the dog and the cat are gone` is one."""
     parts, start = [], 0
     for mark in _PARTS.finditer(text):
-        if not mark.group().strip().endswith("and") or _HAS_VERB.search(text, start, mark.start()):
+        has_verbs = _HAS_VERB.search(text, start, mark.start()) and _HAS_VERB.search(text, mark.end())
+        if not mark.group().strip().endswith("and") or has_verbs:
             parts.append(text[start : mark.start()])
             start = mark.end()
     return [*parts, text[start:]]
@@ -349,6 +387,19 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
         if (match := form.match(plain)) and images != ["first"] and (things := _find_things(match["thing"])):
             context.things = things
             return [Claim(kind, category, None, None, quantity, text=quote) for category, quantity in things]
+    plain = f"it is {plain}" if re.fullmatch(rf"(?:{COLOUR}|{PLACE})\W*", plain) else plain
+    if (
+        images == ["first"]
+        and (there := _THERE_IS.match(plain))
+        and len(parts := plain[there.end() :].split(" and ")) > 1
+    ):
+        listed: list[tuple[str | None, int | None]] = []
+        for part in parts:
+            if _read_clause(f"there is {part}", "first", context, quote) is None:
+                return None
+            listed += context.things
+        context.things = listed
+        return []
     phrase = _PHRASE.match(plain)
     things = (context.things if phrase["pronoun"] else _find_things(phrase["thing"])) if phrase else None
     if not phrase or not things:
@@ -403,12 +454,6 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
             before, new = new, before
         return claim("color", before, new)
     if moved:
-        if (
-            not places
-            and (tail := re.search(r"\b(?:moved|shifted|relocated|repositioned|displaced)\b(.+)", rest))
-            and not _ASIDE.fullmatch(tail[1])
-        ):
-            return None  # moved to Paris
         earlier, later = (places[0], places[1]) if len(places) == 2 else (None, places[0] if places else None)
         if images[:1] == ["second"] and in_both:
             earlier, later = later, earlier
@@ -424,9 +469,6 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
 
 
 _WHERE = re.compile(rf"^ (?:(?:that|which) is )?(?:on|in|at) the {PLACE}(?: of the image)?(?= (?:{_VERB})\b)")
-_ASIDE = re.compile(
-    r"\s*(?:slightly|a bit|(?:up|down|left|right|for|back)wards?|away|closer|higher|lower)?\s*[.,;!]?"
-)
 
 
 def normalize_place(words: str) -> str:
@@ -484,14 +526,11 @@ def _read_structured(text: str) -> list[Claim] | None:
             data: Any = json.loads(body)
         except (ValueError, RecursionError):
             data = None
-        items = (
-            data
-            if isinstance(data, list)
-            else data.get("differences", [data])
-            if isinstance(data, dict)
-            else None
-        )
+        items = data.get("differences", [data]) if isinstance(data, dict) else data
         if isinstance(items, list):
+            if items and all(isinstance(item, str) for item in items):
+                told = [read_claims(item).claims for item in items]
+                return [claim for each in told for claim in each] if all(told) else None
             return _all_claims([_claim_of(item) for item in items])
     pairs = _KEYED.findall(body) or _TUPLE.findall(body)
     if not pairs or re.search(r"\w", _TUPLE.sub("", _KEYED.sub("", body))):
@@ -543,7 +582,10 @@ def parse_count(text: str) -> int | None:
     if answer.text is None or answer.refused:
         return None
     numbers = [int(number) for number in _ITEM.findall(text)]
-    told = _ALIKE.sub(r"\1differences", _WAYS.sub(r"there are \1\2 differences", answer.text))
+    told = _ALIKE.sub(
+        r"\1differences",
+        _THE_ONLY.sub("there is 1 difference", _WAYS.sub(r"there are \1\2 differences", answer.text)),
+    )
     number = None if _ITEMIZED.search(told) else read_number(told, _DIFFERENCES, only_asked=True)
     if number is None:
         items = numbers == list(range(1, len(numbers) + 1)) and len(numbers) > 1 and not answer.marked

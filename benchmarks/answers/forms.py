@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from mmprobe.benchmarks.answers.refusals import is_notice, is_refusal
-from mmprobe.benchmarks.answers.words import TAKES_BACK, is_open
+from mmprobe.benchmarks.answers.words import TAKES_BACK, has_denial, is_open
 from mmprobe.thoughts import drop_thoughts, find_opened
 
 Verdict = Literal["right", "wrong", "other", "refused", "unread"]
@@ -110,7 +110,7 @@ _CONNECTED = re.compile(
     re.IGNORECASE,
 )
 _SHOWN = re.compile(
-    r".*\b(?:clear|evident|obvious|follows|shows?|means?|implies|conclude|indicates?|tells(?: us)?) that $",
+    r".*\b(?:(?:clear|evident|obvious|follows|shows?|means?|implies|conclude|indicates?|tells(?: us)?) that|(?<!not )(?:confident|sure|certain)(?: that)?) $",
     re.IGNORECASE,
 )  # what is before it is a reason
 _TAKEN_BACK = re.compile(
@@ -226,7 +226,7 @@ def decide(response: str, read: Callable[[str], Value | None]) -> Decision[Value
         taken_back = _TAKEN_BACK.search(text[max(span.end for span in spans) :])
         return Decision(None if unclear or conflicts or taken_back else values[last], True)
     if any(not span.text or is_open(span.text) for span in spans):
-        return Decision(None, True)
+        return Decision(read(text) if spans and has_denial(spans[-1].text) else None, True)
     found = read(_strip(text)) if not spans and _strip(text) else None
     return Decision(found, bool(spans))
 

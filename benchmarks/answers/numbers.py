@@ -114,7 +114,8 @@ def read_quantity(response: str, question: str = "", only_asked: bool = False) -
     noun = (asked[1] or asked[2]).split()[-1].casefold() if asked else ""
 
     def read(text: str) -> Quantity | None:
-        alone = None if text.endswith("?") else parse_quantity(text)
+        bare = re.match(r"[\d.]+(?=,\s+[^\W\d])", text)  # 2008, when it was 12
+        alone = None if text.endswith("?") else parse_quantity(bare[0] if bare else text)
         if alone and (not only_asked or not alone.unit or _counts(alone.unit, noun)):
             return alone
         return _find_stated(text, noun, only_asked, question)
@@ -214,7 +215,7 @@ _GROUPS = {"pair": 2, "couple": 2, "trio": 3}  # words of a number that text2num
 _SEVERAL = re.compile(rf"\b(?:an? )?({'|'.join(_GROUPS)}) of\b", re.IGNORECASE)
 _OF_A = re.compile(r"(?<=\d/\d) of an? (?=[a-z])")
 _MONEY_PARTS = re.compile(r"\b(\d+) dollars?,? and (\d{1,2}) cents?\b", re.IGNORECASE)
-_NOBODY = re.compile(r"\b(?:nobody|no one|none)\b", re.IGNORECASE)
+_NOBODY = re.compile(r"\b(?:nobody|no one|none(?! of the \d)|(?:\w+n't|not) any(?=\W*$))\b", re.IGNORECASE)
 _ONE = re.compile(r"\b(?:an? single|one|single)\b(?!-)", re.IGNORECASE)
 
 
@@ -260,7 +261,7 @@ def write_digits(text: str) -> str:
 
 # A number in a sentence; not one of a list's item, a step, a picture, a time, a code or an ordinal.
 _STATED = re.compile(
-    rf"(?<![\w.,/:\u2013-])(?P<money>[$\u20ac\u00a3]?)(?P<number>{_NUMBER})(?![:/,.\u2013-]?\d)(?!(?:st|nd|rd|th)\b)"
+    rf"(?<![A-Za-z0-9_.,/:\u2013-])(?P<money>[$\u20ac\u00a3]?)(?P<number>{_NUMBER})(?![:/,.\u2013-]?\d)(?!(?:st|nd|rd|th)\b)"
     rf"(?P<unit>\s?(?:(?:square|cubic) )?(?:{'|'.join(re.escape(unit) for unit in sorted([*_UNITS, *_MONEY], key=len, reverse=True) if unit.strip('$'))})(?![A-Za-z])"
     r"(?:/[a-z]+| per [a-z]+|\^?[23\u00b2\u00b3](?!\d))?)?(?![A-Za-z])",
     re.IGNORECASE,
@@ -283,7 +284,7 @@ _RANGE_BEFORE = re.compile(
     re.IGNORECASE,
 )
 _CONCLUDES = re.compile(
-    r"(?:=|\u2248|\b(?:so|thus|hence|therefore|total(?:s|ing)?|altogether|in all|makes?(?! up)|leav(?:es|ing)|giving|gives|equals?|sum|overall|conclusion|but (?:only|just))\b)[^.!?\n]*$",
+    r"(?:=|\u2248|\b(?:so|thus|hence|therefore|total(?:s|ing)?|altogether|in all|makes?(?! (?:up|out))|leav(?:es|ing)|giving|gives|equals?|sum|overall|conclusion|but (?:only|just))\b)[^.!?\n]*$",
     re.IGNORECASE,
 )
 _ASKED = re.compile(
@@ -317,12 +318,22 @@ def _find_stated(text: str, noun: str, only_asked: bool, question: str) -> Quant
     plain = _plain_numbers(text)
     if noun:
         plain = _NOBODY.sub(f"0 {noun}", plain)
-        no = rf"(?:\bno|\b(?:\w+n't|not) (?:\w+ ){{0,2}}any) ((?:[a-z]+ ){{0,2}}?{re.escape(noun)}\b)"
+        no = rf"(?:\bno|\b(?:\w+n't|not) (?:(?:\w+ ){{0,2}}any|(?:a single|1))) ((?:[a-z]+ ){{0,2}}?{re.escape(noun.removesuffix('s'))}s?\b)"
         plain = re.sub(no, r"0 \1", plain, flags=re.IGNORECASE)
     if _ASSIGNED.search(plain):
         return None
     found, years = _list_stated(plain, noun)
     n_counts = sum(each.counts for each in found)
+    if (
+        noun
+        and len({each.quantity.value for each in found}) > 1
+        and not any(each.concludes and each.is_last for each in found)
+    ):
+        beside = _find_beside(
+            plain, question.casefold().rpartition(noun)[2], noun
+        )  # four are black and two are red
+        if beside is not None:
+            return beside
     if noun and (only_asked or n_counts):
         found = [each for each in found if each.counts or (each.concludes and each.is_last)]
     if all(1900 <= each.quantity.value <= 2100 for each in found):
@@ -344,18 +355,27 @@ def _find_stated(text: str, noun: str, only_asked: bool, question: str) -> Quant
     return quantities[-1] if quantities and not math.isnan(quantities[-1].value) else None
 
 
-def _find_beside(plain: str, question: str) -> Quantity | None:
+def _find_beside(plain: str, question: str, noun: str = "") -> Quantity | None:
     """Return the number in the part of a text that shares most words with the question, if that part has one number.
 
     Asked for the price of tea, it is 2.75 in `tea is 2.75 dollars and coffee 3.50`; None where two parts share as many words.
     """
-    asked = set(stems(question)) - LITTLE
-    parts = [part for part in re.split(r",? (?:and|to|but) |, ", plain) if any(map(str.isdigit, part))]
-    shared = [sum(1 + word.isdigit() for word in asked & set(stems(part))) for part in parts]
+    asked = set(stems(question)) - LITTLE | set(re.findall(r"\b[A-Z]\b(?<!^.)", question))  # option A
+    parts = [
+        part
+        for part in re.split(r",? (?:and|to|but|while|although|where) |, |[.;:]\s|\n", plain)
+        if any(map(str.isdigit, part))
+    ]
+    shared = [
+        sum(1 + word.isdigit() for word in asked & {*stems(part), *re.findall(r"\b[A-Z]\b", part)})
+        for part in parts
+    ]
     if len(parts) < 2 or shared.count(max(shared)) > 1:
         return None
-    found, _ = _list_stated(parts[shared.index(max(shared))], "")
-    return found[0].quantity if len(found) == 1 else None
+    part = parts[shared.index(max(shared))]
+    found, _ = _list_stated(part, noun)
+    counted = stems(part[found[0].span[1] :])[:1] if found and noun and not found[0].counts else []
+    return found[0].quantity if len(found) == 1 and LITTLE.issuperset(counted) else None
 
 
 def stated_quantities(text: str) -> list[Quantity | None]:
@@ -369,9 +389,14 @@ def stated_quantities(text: str) -> list[Quantity | None]:
     return [None if math.isnan(each.quantity.value) else each.quantity for each in found] + list(years)
 
 
+_IN_OTHER_UNITS = re.compile(
+    r"(\d ?[a-z]+) \((?:about |approximately |~)?[\d.,]+ ?[a-z]+\)", re.IGNORECASE
+)  # 324 m (1,063 ft)
+
+
 def _plain_numbers(text: str) -> str:
     """Return the sentences without a doubt of a text's end, with digits, and without numbers of labels and parts."""
-    text = firm_sentences(_scale(text[-_READ:]))
+    text = _IN_OTHER_UNITS.sub(r"\1", firm_sentences(_scale(text[-_READ:])))
     text = re.sub(r"\$([^$\n]*[\\^=][^$\n]*)\$", r"\1", text)  # a formula, no dollars
     text = _join_units(write_digits(re.sub(r"(?<=\d) {2,}", " ", remove_tex(text))))
     return _PARTITIVE.sub(" ", _LABELS.sub(" ", text))
@@ -387,7 +412,7 @@ def _list_stated(plain: str, noun: str) -> tuple[list[_Stated], list[Quantity]]:
             re.sub(r"^ ?\(\d+\)", "", plain[match.end() :]),
         )
         named = re.search(
-            rf"\b(?:number|count|total)\b[^.!?\n\d]*\b{re.escape(noun)}\b[^.!?\n\d]{{0,30}}(?:\bis|\bare|:|=)\s*$",
+            rf"\b(?:number|count|total)\b[^.!?\n\d]*\b{re.escape(noun)}\b[^.!?\n\d]{{0,30}}(?:\bis|\bare|:|=)\s*$|(?:^|\n)\W*{re.escape(noun)}\W*[:=]\W*$",
             before[-80:],
             re.IGNORECASE,
         )
@@ -463,7 +488,13 @@ def convert(said: Quantity, true: Quantity, question: str = "") -> float | None:
     if {own, target} == {"", "percent"}:
         shown = said.value / 100 if own else said.value * 100  # 0.2 of 20 %
         return shown if math.isclose(shown, true.value, rel_tol=1e-6) else said.value
-    if not own or not target or own == target:
+    if (
+        not own
+        or not target
+        or own == target
+        or "degree" in (own, target)
+        and {own, target} & {"degC", "degF"}
+    ):
         return said.value
     registry = _registry()
     try:
@@ -546,11 +577,14 @@ def same_expression(first: str, second: str) -> bool | None:
     ]
     if not all(parsed):
         return None
+    decimals = re.search(r"\d\.(\d{2,})$", texts[0])
+    if decimals and (value := parsed[1][0].evalf()).is_Float:  # 10.47 for 6 + 2 sqrt(5)
+        return abs(float(value) - float(parsed[0][0])) <= 0.51 * 10 ** -len(decimals[1])
     return bool(verify(parsed[0], parsed[1], timeout_seconds=None))
 
 
 def _plain(text: str) -> str:
-    text = unicodedata.normalize("NFKC", clean(text).strip().strip("$").rstrip("."))
+    text = _ABOUT.sub("", unicodedata.normalize("NFKC", clean(text).strip().strip("$").rstrip(".")))
     text = re.sub(
         r"(?:\u221a|(?<![\\a-z])sqrt)\s*(\d+|\([^()]*\))", r"\\sqrt{\1}", text.replace("\u03c0", "\\pi ")
     )

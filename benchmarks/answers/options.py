@@ -249,7 +249,9 @@ def _find_letters(text: str, letters: Mapping[str, str]) -> Iterator[tuple[str, 
     for match in _LETTER.finditer(text):
         name = (match[1] or match[2]).upper()
         article = match[2] in ("A", "I") and _ARTICLE.match(text[match.end() :])
-        thing = _THING_BEFORE.search(text[: match.start()]) or _THING_AFTER.match(text[match.end() :])
+        thing = _THING_BEFORE.search(text[max(0, match.start() - 20) : match.start()]) or _THING_AFTER.match(
+            text[match.end() :]
+        )
         if name in letters and not article and not thing:
             yield letters[name], match.start(), match.end()
 
@@ -257,7 +259,10 @@ def _find_letters(text: str, letters: Mapping[str, str]) -> Iterator[tuple[str, 
 def _assert(text: str, options: Mapping[str, str], lettered: bool, question: str) -> str | None:
     """Return the letter of the option that a text asserts; by words that only its text has, if the text is a few words."""
     text = write_digits(clean(text))
-    texts = {letter: stems(write_digits(option)) for letter, option in options.items()}
+    texts = {
+        letter: stems(re.sub("^(?:It|They|He|She) ", "", write_digits(option)))
+        for letter, option in options.items()
+    }
     letters = _letters(options, lettered)
     for letter, option in options.items() if lettered else ():  # a mark before its text ends no sentence
         text = re.sub(rf"\b({re.escape(letter)})[.:]\s+(?={re.escape(write_digits(option))})", r"\1 ", text)

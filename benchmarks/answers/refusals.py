@@ -20,7 +20,7 @@ _A = r"(?:(?:the|any|an?|your|this|that|these|those|both|me|it|them|of|to|access
 _I = r"\b(?:i|we)(?: am|'m| are)?(?: sorry,?)?(?: but)?(?: i(?: am|'m)?)?"
 _NOT = (
     r"(?: still| currently| actually)?(?: cannot| can't| can not| could not| couldn't| do not| don't| did "
-    r"not| didn't|"
+    r"not| didn't|(?: do not| don't) have the ability to|"
     r" am unable to| unable to| am not able to| not able to| have no| lack)(?: actually| currently| "
     r"directly| yet)?"
 )
@@ -51,12 +51,12 @@ _NOTICES = (
 )
 _REFUSALS = (
     rf"{_I}{_NOT} (?:answer|tell|determine|say|help|assist|identify|compare|count|choose|give|provide"
-    rf"|diagnose|comment|"
-    r"know|pick|do that|make|describe|be sure|confirm)\b",
+    rf"|diagnose|comment|recogni[sz]e|"
+    r"know|read|pick|do that|make|describe|be sure|confirm)\b",
     r"^(?:(?:i'm|i am|we are) )?sorry\b|^(?:i )?apologi[sz]e",
     r"^(?:unable|not able|impossible|cannot|can't|hard|difficult)(?: to)? (?:answer|tell|determine|say"
     r"|view|see|give|be)\b",
-    r"\b(?:cannot|can't|can not) be (?:determined|answered|known|seen|read)\b",
+    r"\b(?:cannot|can't|can not) be (?:determined|answered|known|seen|read|identified|recogni[sz]ed|made out)\b",
     r"\b(?:not legible|illegible|unreadable|too (?:small|blurry|blurred|dark|low|far)(?: \w+)? (?:for \w+ )?to (?:read|tell|see|make out))\b",
     r"\bnot enough (?:information|context)\b|\binsufficient (?:information|data)\b|\benough information\b",
     r"^no (?:idea|comment|answer|way to tell|information)\b|^(?:n/?a|unknown|not sure|unclear|undetermined)$",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from mmprobe.benchmarks.answers.assertions import (
     LITTLE,
+    NEARBY,
     choose,
     find_words,
     is_aside,
@@ -29,8 +30,9 @@ from mmprobe.benchmarks.answers.numbers import (
     write_digits,
 )
 from mmprobe.benchmarks.answers.places import find_places, parse_place
+from mmprobe.benchmarks.answers.refusals import is_refusal
 from mmprobe.benchmarks.answers.texts import COLOUR, normalize_words, same_text
-from mmprobe.benchmarks.answers.words import BESIDE, IMAGE, corrected, firm_sentences
+from mmprobe.benchmarks.answers.words import BESIDE, IMAGE, corrected, firm_sentences, has_denial
 
 # A truth that is compared as mathematics: TeX, a power, a root, an equation, or letters with an operator.
 _MATHEMATICS = re.compile(
@@ -44,7 +46,7 @@ _AS_TEXT = re.compile(
 
 # "The author is not visible on the cover.", "I don't see a name."
 _UNSEEN = re.compile(
-    r"(?:\bnot|n't) (?:clearly |fully )?(?:visible|legible|readable|mentioned|shown|specified|provided|given|identified|discernible|see)\b",
+    r"(?:\bcannot|\bnot|n't) (?:clearly |fully )?(?:visible|legible|readable|mentioned|shown|specified|provided|given|identified|discernible|see)\b",
     re.IGNORECASE,
 )
 
@@ -71,10 +73,13 @@ def judge_text(response: str, *true: str, question: str = "") -> Verdict:
     if any(_is_same(text, truth, question) for truth in true) and not text.endswith("?"):
         return "right"
     if declared.refused:
-        return "refused"
+        own = [
+            _squash(truth) for truth in true if is_refusal(truth) or has_denial(truth) and " " in truth
+        ]  # "Not legible"
+        return "right" if any(truth in _squash(response) for truth in own) else "refused"
     if declared.text is None or text.endswith("?") or not any(map(str.isalnum, text)):
         return "unread"
-    firm = firm_sentences(text)
+    firm = firm_sentences(text) or " ".join(part.text for part in split_clauses(text) if not part.is_open)
     verdicts = [_judge(firm, truth, question) for truth in true] if firm else []
     for verdict in ("right", "unread", "other", "wrong"):
         if verdict in verdicts and not (verdict == "other" and _UNSEEN.search(firm)):
@@ -116,6 +121,8 @@ def _judge(text: str, truth: str, question: str) -> Verdict:
     if is_mathematics(truth):
         return _judge_mathematics(text, truth)
     quantity = None if _is_code(truth) else parse_quantity(truth)
+    if quantity and quantity.unit in ("%", "percent"):
+        text = re.sub(r"\b(\d+) (?:in|out of) (\d+)\b", r"\1/\2", write_digits(text))
     if quantity and not (_AS_TEXT.search(question) and "/" in truth):
         said = read_quantity(text, question)
         if said is not None:
@@ -226,8 +233,7 @@ def _judge_place(text: str, truth: str, relative: bool, question: str) -> Verdic
     if len(said) > 1 and BESIDE.search(text):
         return "unread"
     first = (
-        choose(own, lambda clause: ((place, 0, len(clause)) for place in find_places(clause)[:1]), question)
-        or said[0]
+        choose(own, lambda clause: ((place, 0, 0) for place in find_places(clause)[:1]), question) or said[0]
     )
     union = frozenset().union(*said)
     if len(set(said)) > 1 and true not in said and true <= union:
@@ -237,8 +243,9 @@ def _judge_place(text: str, truth: str, relative: bool, question: str) -> Verdic
     return "right" if (first == true if whole else true <= first) else "wrong"
 
 
-_JOINT = r"(?:\s?(?:[-\u2010-\u2014:.]|to)\s?|\s)"  # 3-1, 3 : 1, 3 to 1
+_JOINT = r"(?:\)?\s?(?:[-\u2010-\u2014:.]|to)\s?|\)?\s)"  # 3-1, 3 : 1, 3 to 1
 _MONTH = r"(jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
+_MONTHS = "janfebmaraprmayjunjulaugsepoctnovdec"
 _DATES = (
     re.compile(rf"\b{_MONTH} (\d{{1,2}})(?:st|nd|rd|th)?\b,?(?: (\d{{4}})\b)?", re.IGNORECASE),
     re.compile(rf"\b(\d{{1,2}})(?:st|nd|rd|th)?(?: of)? {_MONTH}\b,?(?: (\d{{4}})\b)?", re.IGNORECASE),
@@ -276,7 +283,7 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
     if true_times and _TIME.search(plain):
         time = choose(plain, _find_times, question)
         return "unread" if time is None else "right" if time & true_times[-1] else "other"
-    if _is_code(truth) and ":" not in truth:
+    if _is_code(truth) and not true_times:
         parts = re.findall(r"[^\W\d_]+|\d+", truth)
         joints = re.split(r"[^\W\d_]+|\d+", truth)[1:-1]
         code = re.escape(parts[0]) + "".join(
@@ -287,14 +294,22 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
         return "right" if found else "other"
     if _ABBREVIATED.search(truth):
         text, truth = (_ABBREVIATED.sub(r"\1 ", each) for each in (text, truth))
-    wanted = {truth: stems(write_digits(_write_dates(truth)))}
+    truth = _write_dates(truth)
+    if date := re.search(r"\b(\d\d?) ([A-Za-z]{3}) (\d{4})\b", truth):
+        numbers = sorted((int(date[1]), _MONTHS.index(date[2].lower()) // 3 + 1, int(date[3])))
+        text = re.sub(
+            r"\b\d{1,4}([-/.])\d\d?\1\d{1,4}\b",
+            lambda m: date[0] if sorted(map(int, re.findall(r"\d+", m[0]))) == numbers else m[0],
+            text,
+        )
+    wanted = {truth: stems(write_digits(truth))}
     is_open = False
-    clauses = list(split_clauses(write_digits(_write_dates(text)), asides=not is_aside(truth)))
+    clauses = list(split_clauses(write_digits(_write_dates(text)), None if is_aside(truth) else question))
     asked = set(stems(question)) - LITTLE
     shared = [len(asked & set(stems(clause.text))) for clause in clauses]
     for clause, n_shared in zip(clauses, shared, strict=True):
         for _, start, end in find_words(clause.text, wanted):
-            if is_denied(clause.text, start, end):
+            if is_denied(clause.text, start, end) or clause.aside in (*NEARBY, "across"):
                 continue
             if (
                 0 < n_shared < max(shared)
@@ -305,11 +320,16 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
                 is_open = True
             else:
                 return "right"
+        if len(wanted[truth]) == 1 and f"{wanted[truth][0]}en" in stems(clause.text) and not clause.is_open:
+            return "right"  # wooden
         longer = len(wanted[truth]) == 1 and len(truth) >= 4
         is_open |= longer and any(
             word.startswith(wanted[truth][0]) for word in stems(clause.text) if word != wanted[truth][0]
         )  # Japanese
     parts = re.split(r",? and |, ", truth)
+    hues = {name_hue(part) for part in parts}
+    if None not in hues and {name_hue(hue) for hue in re.findall(rf"\b{COLOUR}", text, re.IGNORECASE)} - hues:
+        return "other"  # red, white and blue
     if (
         not is_open
         and len(parts) > 1

@@ -15,7 +15,7 @@ TAKES_BACK = (
 )
 """Words that take back what was said before them."""
 _CORRECTS = re.compile(
-    r"(?:^|[.!?\u2026]\s{0,3}|\n[ \t]*)(?:wait|hmm|oops|correction|on second thought|actually|(?:let me|i should) (?:re-?check|recount|look again|double[- ]check))"
+    r"(?:^|[.!?\u2026]\s{0,3}|\n[ \t]*)(?:wait|hmm|oops|correction|on second thought|actually|looking (?:again|closer|more closely)|(?:up)?on (?:a )?closer (?:look|inspection)|(?:let me|i should) (?:re-?check|recount|look again|double[- ]check))"
     r"\b[^\w\n]*\s",
     re.IGNORECASE,
 )

@@ -12,9 +12,9 @@ from mmprobe.benchmarks.answers.forms import Decision, clean, decide
 from mmprobe.benchmarks.answers.places import find_places
 from mmprobe.benchmarks.answers.refusals import is_notice
 from mmprobe.benchmarks.answers.texts import COLOUR
-from mmprobe.benchmarks.answers.words import corrected, has_denial
+from mmprobe.benchmarks.answers.words import DENIALS, corrected, has_denial
 
-_YES = r"yes|yeah|yep|true|correct|indeed|certainly|definitely|absolutely|\u662f\u7684?|\u5bf9\u7684?|\u6709\u7684?"
+_YES = r"yes|yeah|yep|yup|that is correct|true|correct|indeed|certainly|definitely|absolutely|\u662f\u7684?|\u5bf9\u7684?|\u6709\u7684?"
 _NO = r"no|nope|(?:absolutely |definitely |certainly |of course )not|not at all|false|incorrect|\u4e0d\u662f\u7684?|\u4e0d\u5bf9|\u6ca1\u6709\u7684?|\u5426|\u4e0d"
 _WORD = rf"(?:(?P<no>{_NO})|(?P<yes>{_YES}))"
 _LEAD = (
@@ -23,7 +23,7 @@ _LEAD = (
 )
 # A sentence that begins with the word, or ends with it after a conclusion.
 _SAID = re.compile(
-    rf"\W*+{_LEAD}\W*+{_WORD}(?:[*_'\"]*(?:,(?!\s*no\b)|[.!;:)\u3002](?!\s*\d)|\s[-\u2013\u2014]\s|\u2014|\s*$)\s*(?P<rest>.*)|(?=\W*$))",
+    rf"\W*+(?P<lead>{_LEAD})\W*+{_WORD}(?:[*_'\"]*(?:,|[.!;:)\u3002](?!\s*\d)|\s[-\u2013\u2014]\s|\u2014|\s*$|\s(?=because|since|as\b))\s*(?P<rest>.*)|(?=\W*$))",
     re.IGNORECASE | re.DOTALL,
 )
 _CONCLUDED = re.compile(
@@ -43,28 +43,25 @@ _ASKED = re.compile(
 )
 # "He does.", "They aren't.", "Not that I can see.": what is left of the question.
 _SHORT = re.compile(
-    r"\W*(?:(?:it|they|he|she|there|this|that|the \w+(?: \w+)?) (?:\w+ly )?(?:is|are|was|were|does|do|did|has|have|had|can|could|will)(?P<denied>n't| not)?"
-    r"|(?P<none>not (?:that i can (?:see|tell)|really|at all|visible|present|here|seen|exactly|quite)))\W*(?::.*)?",
-    re.IGNORECASE,
-)
-# "I don't see a hat on her.", asked whether she wears a hat.
-_ABSENT = re.compile(
-    r"\W*(?:(?:there (?:is|are)|(?:i|we) (?:see|find)) no|there (?:is|are)(?:n't| not)|(?:i|we) (?:\w+n't|(?:do |can|could |did )not) (?:see|find|spot|detect)|no)\b",
-    re.IGNORECASE,
+    r"\W*(?:(?:it|they|he|she|there|this|that|(?P<neither>neither|none)(?: of (?:them|these|those|the \w+))?|the \w+(?: \w+)?|i|we) (?:\w+ly )?(?:is|are|was|were|does|do|did|has|have|had|can|could|will)"
+    r"(?P<denied>n't| not)?(?: see)?(?: (?:one|any|some|several|both|two|three|four|five|\d+)(?: of (?:them|these|those))?)?|it (?:seems|looks|appears)(?: so| like it| that way)"
+    r"|(?P<none>none that i can see|(?:that|this)(?:'s| is) not (?:the case|so)|not (?:yet|that i can (?:see|tell)|really|at all|visible|present|here|seen|exactly|quite)))(?:\W*(?::.*)?|,.*)",
+    re.IGNORECASE | re.DOTALL,
 )
 _SAME = re.compile(r"\b(?:same|identical|equal|alike)\b", re.IGNORECASE)
 _DIFFERENT = re.compile(r"\b(?:differ\w*|changed?|changes)\b", re.IGNORECASE)
 _OPPOSITES = """on/off open/closed left/right day/night full/empty asleep/awake sleeping/awake sitting/standing wet/dry
 indoors/outdoors inside/outside top/bottom above/below over/under front/back front/behind up/down young/old clean/dirty
-male/female long/short"""
+male/female long/short bigger/smaller larger/smaller taller/shorter more/fewer more/less older/younger higher/lower"""
 _EXCLUDING = [{stem(word) for word in pair.split("/")} for pair in _OPPOSITES.split()]
 _RELATIONS = set(stems("left right above below over under behind front than on in inside"))
-_PHRASE = re.compile(
-    r"\s(?:on|in|at|against|near|next to|under|behind|along|beside|by|with) (?:the|a|an|his|her|its|their|this) [^?]*$",
-    re.IGNORECASE,
+_PHRASE = (
+    r"(?i:\s(?:on|in|at|of|to|against|near|next to|under|behind|along|beside|by|with)(?: top of| front of| the (?:left|right) of)?"
+    r" (?:the|a|an|his|her|its|their|this) )"
 )
 _SOMEBODY = re.compile(r"\b(?:(?:any|some) ?(?:one|body)|people)\b", re.IGNORECASE)
-_NOTHING = re.compile(r"\banything\W*$|\bnothing\b", re.IGNORECASE)  # he is not holding anything
+_BUT_ONE = rf"(?i:\bonly\b|\b(?:{DENIALS})\b)"
+_SEEN = re.compile(r"\b(?:there|visible|seen|see|shows?|present|appears?)\b", re.IGNORECASE)
 _NOBODY = re.compile(r"\b(?:nobody|no one)\b", re.IGNORECASE)
 _ABOUT = LITTLE | set(
     stems("visible present presence here both two between contain appear look clearly also its one")
@@ -88,14 +85,15 @@ def read_yes_no(response: str, question: str = "") -> Said | None:
     response = re.sub(r"^\W*no\.\s*(?=\d)", "Number ", corrected(response), flags=re.IGNORECASE)
     text = clean(response)
     first = _SAID.match(_SENTENCE.split(text.strip(), maxsplit=1)[0])
-    if first and not (first["rest"] or "").strip(" .!"):
-        return _say(text, question)  # whatever follows: "No. I can't see it."
+    if first and not (first["rest"] or "").strip(" .!"):  # whatever follows: "No. I can't see it."
+        return _say(first.group() if "answer" in first["lead"].lower() else text, question)
     decision: Decision[Said] = decide(response, lambda part: _say(part, question))
     if decision.refused and first and not is_notice(text):
         return _say(text, question)  # "No, it cannot be read."
     if decision.value or decision.marked or decision.refused or not question or (first and first["rest"]):
         return decision.value
-    return _find_stated(text, question)
+    words = set(re.findall(r"\byes\b|\bno\b", text.lower()))
+    return _find_stated(text, question) or (words.pop() if len(words) == 1 else None)
 
 
 def _say(text: str, question: str) -> Said | None:
@@ -107,18 +105,15 @@ def _say(text: str, question: str) -> Said | None:
             continue
         word: Said = "yes" if found["yes"] else "no"
         rest = (found.groupdict().get("rest") or "").strip()
-        clause = rest.partition(",")[0]
-        if _UNSURE.search(rest) or re.match(r"(?:yes|no)\b", rest, re.IGNORECASE):
+        if _UNSURE.search(rest) or re.match(r"no\b" if word == "yes" else r"yes\b", rest, re.IGNORECASE):
             return None
         if (
             word == "yes"
-            and has_denial(clause)
             and not has_denial(question)
-            and _find_stated(clause, question) != "yes"
-            and not _DIFFERENT.search(clause)
+            and (_find_stated(rest.partition(",")[0], question) == "no" if question else has_denial(rest))
         ):
             return None  # one contradicts the other, as in "Yes, there is no dog."
-        if word == "no" and not has_denial(rest) and _find_stated(rest, question) == "yes":
+        if word == "no" and not re.search(_BUT_ONE, rest) and _find_stated(rest, question) == "yes":
             return None  # "No, the shoe is orange.", asked whether it is
         said.append(word)
     return said[-1] if len(set(said)) == 1 else None
@@ -131,24 +126,24 @@ def _find_stated(text: str, question: str) -> Said | None:
     asked = _ASKED.search(question)
     if asked is None or re.search(r"\bor\b", asked["rest"].replace("country or region", "country")):
         return None
-    said: list[tuple[int, Said]] = []
+    said: list[tuple[int, Said, bool]] = []
     for clause in split_clauses(re.sub(r"^[^.!?\n]*\?\s+", "", text)):  # the question again
         if (
             not clause.is_open
             and not re.search(r"\b(?:nearly|almost)\b", clause.text)
             and (stated := _state(clause.text, asked["rest"]))
         ):
-            said.append((clause.sentence, stated))
-    if said and said[0][0] == 0:
-        said = [entry for entry in said if entry[0] == 0]
+            said.append((clause.sentence, stated, clause.concludes))
+    concluded = [entry for entry in said if entry[2]]
+    said = concluded or [entry for entry in said if entry[0] == 0] or said
     whole = len({word for word in stems(asked["rest"]) if word not in _ABOUT}) > 1
-    return said[0][1] if len({word for _, word in said}) == 1 and (whole or said[0][0] == 0) else None
+    return said[0][1] if len({word for _, word, _ in said}) == 1 and (whole or said[0][0] == 0) else None
 
 
 def _state(clause: str, asked: str) -> Said | None:
     """Return what a clause says to what is asked: it states it, denies it, or states what excludes it."""
     if short := _SHORT.fullmatch(clause):
-        return "no" if short["denied"] or short["none"] else "yes"
+        return "no" if short["denied"] or short["none"] or short["neither"] else "yes"
     denied = has_denial(clause)
     for own, opposite in ((_SAME, _DIFFERENT), (_DIFFERENT, _SAME)):  # of two images
         if own.search(asked) and not opposite.search(asked):
@@ -167,17 +162,29 @@ def _state(clause: str, asked: str) -> Said | None:
     ]  # a man is a person
     missing = [word for word in wanted if word not in said]
     about_it = re.match(r"\W*(?:it|they|he|she|it's|this|that)\b", clause, re.IGNORECASE) is not None
-    core = [word for word in stems(_PHRASE.sub("", asked)) if word not in _ABOUT]
-    place = _PHRASE.search(clause)
+    # Without a phrase to its end, or before its last word: `the plate (to the right of the fork) empty`.
+    cores = [
+        [word for word in stems(re.sub(f"{_PHRASE}{rest}", "", asked)) if word not in _ABOUT]
+        for rest in (r"[^?\d]*$", r"\w+(?= \w+$)")
+    ]
+    place = re.search(f"{_PHRASE}[^?]*$", clause)
     elsewhere = place and not find_places(place.group()) and set(stems(place.group())) - _ABOUT - set(wanted)
     if not denied and any(
         word in pair and (pair - {word}) & set(said) for word in missing for pair in _EXCLUDING
     ):
         return "yes" if _is_turned(asked, clause) else "no"
+    exists = re.match(r"\s*there\b", asked) is not None
+    kind = (
+        rf"\b{wanted[0]}\w* (?!\w+(?:ing|ed)\b|(?:on|in|at|under|behind|near|beside|above|below|by|with)\b)"
+    )
+    named = len(wanted) > 2 and missing == wanted[:1] and re.search(kind, asked, re.I)
     is_told = (
         not missing
-        or (about_it and wanted[-1] in said)
-        or (len(core) > 1 and set(core) <= set(said) and not elsewhere)
+        or named  # the (traffic) light is green
+        or (exists and cores[0] and set(cores[0]) <= set(said) and not elsewhere and _SEEN.search(clause))
+        or (about_it and wanted[-1] in said and not exists)
+        or any(len(core) > 1 and set(core) <= set(said) for core in cores)
+        and not elsewhere
     )
     if is_told:
         spans = {
@@ -186,22 +193,26 @@ def _state(clause: str, asked: str) -> Said | None:
         }
         if not missing and _is_turned(asked, clause):
             return None if denied else "no"
-        if not missing and spans[wanted[-1]]:
+        if spans[wanted[-1]]:
             clause = clause.replace(" than ", " with ")  # denies nothing here
             each = any(all(is_denied(clause, *span) for span in found) for found in spans.values() if found)
             denied = each or has_denial(clause[: spans[wanted[-1]][0][0]])
         return "no" if denied else "yes"
-    thing = re.search(r"\b(?:an?|any) (\w+)", asked)
-    if thing and stem(thing[1]) in said and _ABSENT.match(clause) and not elsewhere:
+    if denied and len(missing) < len(wanted):
         return "no"
-    if denied and len(missing) < len(wanted) and _NOTHING.search(clause):
-        return "no"
-    if denied or len(missing) > 1 and not about_it:
+    missing = min(missing, [word for word in cores[1] if word not in said] or missing, key=len)
+    if denied or not missing or len(missing) > 1 and not about_it:
         return None
     last = wanted[-1] if about_it else missing[0]
-    hues, others = (set(re.findall(COLOUR, text, re.IGNORECASE)) for text in (asked, clause))
-    are_two = len(hues) == len(others) == 1 and stems(min(hues))[-1] == last
-    return "no" if are_two and compare_colours(min(others), min(hues)) is False else None
+    if last.isdigit() and last == wanted[-1] and any(map(str.isdigit, said)):
+        return "no"
+    (hue, *more), others = (re.findall(COLOUR, text, re.IGNORECASE) or [""] for text in (asked, clause))
+    is_another = (
+        not more
+        and stems(hue)[-1:] == [last]
+        and all(compare_colours(other, hue) is False for other in others)
+    )
+    return "no" if is_another else None
 
 
 def _is_turned(asked: str, clause: str) -> bool:

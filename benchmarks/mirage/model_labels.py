@@ -315,6 +315,13 @@ def read_extraction(reply: str, tagged: bool = False) -> Extraction:
     return Extraction(_find_tagged(marked, "step"), _find_tagged(marked, "claim"))
 
 
+# `<step>...</step>` and `<step>Your step here</step>` only repeat the form.
+_REPEATS_FORM = re.compile(
+    r"(?:\W|\b(?:your|the|an?|of|text|insert|write|first|second|next|step|claim|goes|here)\b)*",
+    re.IGNORECASE,
+)
+
+
 def _find_tagged(text: str, tag: Literal["step", "claim"]) -> tuple[str, ...]:
     items = []
     open_tag: tuple[str, int] | None = None  # name, and the place where its text begins
@@ -329,7 +336,7 @@ def _find_tagged(text: str, tag: Literal["step", "claim"]) -> tuple[str, ...]:
         item = " ".join(text[open_tag[1] : match.start()].split())
         if not item:
             raise UnusableReply(f"an empty <{name}> stands at character {open_tag[1]}")
-        if name == tag and any(map(str.isalnum, item)):  # `<step>...</step>` only repeats the form
+        if name == tag and not _REPEATS_FORM.fullmatch(item):
             items.append(item)
         open_tag = None
     if open_tag is not None:

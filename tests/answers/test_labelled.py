@@ -38,16 +38,19 @@ def test_nearly_all_are_read_as_a_careful_person_reads_them():
     assert len(against) <= 0.01 * len(answers), against
 
 
-# What is read as a person reads it, and against her, now; docs/readers.md says what each list gave first. No rule was made from list 13.
+# What is read as a person reads it, and against her, now; docs/readers.md says what each list gave first. No rule was made from list 16.
 FLOORS = {
-    "6": (0.95, 0.03),
+    "6": (0.96, 0.03),
     "7": (0.99, 0.0),
-    "8": (0.95, 0.024),
-    "9": (0.9, 0.034),
-    "10": (0.95, 0.02),
+    "8": (0.97, 0.01),
+    "9": (0.91, 0.03),
+    "10": (0.96, 0.016),
     "11": (0.96, 0.016),
-    "12": (0.96, 0.014),
-    "13": (0.87, 0.045),
+    "12": (0.97, 0.01),
+    "13": (0.97, 0.015),
+    "14": (0.98, 0.011),
+    "15": (0.96, 0.016),
+    "16": (0.96, 0.005),
 }
 
 

@@ -134,3 +134,8 @@ def test_a_reply_is_not_quoted_to_its_judge():
         with pytest.raises(UnusableReply) as raised:
             read(json.dumps(reply))
         assert secret not in str(raised.value)
+
+
+def test_a_step_that_repeats_the_form_is_none():
+    text = "<step>...</step><step>Your step here</step><step>Halve 6.</step><claim>It is 3.</claim>"
+    assert extraction(text).steps == ("Halve 6.",)
