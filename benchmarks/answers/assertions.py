@@ -51,6 +51,7 @@ _WORST_BEFORE = re.compile(
 _WORST_AFTER = re.compile(
     rf"\W*(?:is|are|was|would be|seems|looks) (?:clearly )?(?:the |an? )?(?:{_WORST})\b", re.IGNORECASE
 )
+_NEAR = 80  # characters beside a thing that may deny, offer or reject it; our choice, so that time grows with the text alone
 _PREPOSITIONS = frozenset(["on", "in", "under", "behind", "at", "near", "above", "below", "beside", "insid"])
 _WORD = re.compile(r"[^\W\d_]+|\d+(?:[.,]\d+)*")
 
@@ -160,7 +161,8 @@ def is_denied(text: str, start: int, end: int) -> bool:
         (True, False, True)
     """
     return bool(
-        _DENIED_BEFORE.search(text[max(0, start - 80) : start]) or _DENIED_AFTER.match(text[end : end + 40])
+        _DENIED_BEFORE.search(text[max(0, start - _NEAR) : start])
+        or _DENIED_AFTER.match(text[end : end + _NEAR // 2])
     )
 
 
@@ -172,7 +174,9 @@ def is_aside(text: str) -> bool:
 
 def offers_others(text: str, start: int, end: int) -> bool:
     """Return whether a clause offers the words from start to end beside others: `a cat or a dog`, `either a cat`."""
-    return bool(_OFFERED_BEFORE.search(text[:start]) or _OFFERED_AFTER.match(text[end:]))
+    return bool(
+        _OFFERED_BEFORE.search(text[max(0, start - _NEAR) : start]) or _OFFERED_AFTER.match(text, end)
+    )
 
 
 Finder = Callable[[str], Iterator[tuple[Thing, int, int]]]
@@ -208,14 +212,19 @@ def choose(
             if is_denied(clause.text, start, end)
             or (
                 rejects
-                and (_WORST_BEFORE.search(clause.text[:start]) or _WORST_AFTER.match(clause.text[end:]))
+                and (
+                    _WORST_BEFORE.search(clause.text[max(0, start - _NEAR) : start])
+                    or _WORST_AFTER.match(clause.text[end : end + _NEAR])
+                )
             )
         }
         denied |= own
         left = frozenset(thing for thing, *_ in named) - own
         if len(left) > 1 and not re.search(r"\b(?:and|or)\b", clause.text):
             does = frozenset(
-                each for each, _, end in named if asked & set(stems(clause.text[end:].partition(",")[0])[:2])
+                each
+                for each, _, end in named
+                if asked & set(stems(clause.text[end : end + _NEAR].partition(",")[0])[:2])
             )
             left = does & left if len(does & left) == 1 else left  # the knight is speaking to the king
         if left and not clause.is_open:

@@ -269,13 +269,11 @@ def _assert(text: str, options: Mapping[str, str], lettered: bool, question: str
 
     def find(clause: str) -> Iterator[tuple[str, int, int]]:
         yield from _find_letters(clause, letters)
-        found = list(find_words(clause, texts))
-        for letter, start, end in found:
-            inside = any(
-                one <= start and end <= other and (one, other) != (start, end) for _, one, other in found
-            )
-            if not inside:  # a bus in a school bus
+        last, furthest = (0, 0), 0
+        for letter, start, end in sorted(find_words(clause, texts), key=lambda each: (each[1], -each[2])):
+            if end > furthest or (start, end) == last:  # else it is inside another, as a bus in a school bus
                 yield letter, start, end
+                last, furthest = (start, end), end
 
     chosen = choose(text, find, question, frozenset(options))
     if chosen is not None or len(text.split()) > _FEW or any(True for _ in find(text)) or is_open(text):
