@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 from mmprobe.benchmarks.answers.assertions import LITTLE, is_denied, split_clauses, stem, stems
@@ -61,6 +62,10 @@ _PHRASE = (
 )
 _SOMEBODY = re.compile(r"\b(?:(?:any|some) ?(?:one|body)|people)\b", re.IGNORECASE)
 _BUT_ONE = rf"(?i:\bonly\b|\b(?:{DENIALS})\b)"
+_BEFORE_IT = re.compile(
+    r"^\W*(?:of (?:them|these|those|which) |(?:sign|evidence|indication|trace)s? of |(?!left|right|above|below|over|under|behind|near|beside)\w+ (?=any\b|an?\b|the\b))",
+    re.IGNORECASE,
+)  # what stands before the thing that is denied: `not wearing a hat`
 _SEEN = re.compile(r"\b(?:there|visible|seen|see|shows?|present|appears?)\b", re.IGNORECASE)
 _NOBODY = re.compile(r"\b(?:nobody|no one)\b", re.IGNORECASE)
 _ABOUT = LITTLE | set(
@@ -92,7 +97,7 @@ def read_yes_no(response: str, question: str = "") -> Said | None:
         return _say(text, question)  # "No, it cannot be read."
     if decision.value or decision.marked or decision.refused or not question or (first and first["rest"]):
         return decision.value
-    words = set(re.findall(r"\byes\b|\bno\b", text.lower()))
+    words = set(re.findall(r"\byes\b|\bno\b(?=[^\w\s]|\s*$)", text.lower()))  # not `no cat`
     return _find_stated(text, question) or (words.pop() if len(words) == 1 else None)
 
 
@@ -197,8 +202,10 @@ def _state(clause: str, asked: str) -> Said | None:
             clause = clause.replace(" than ", " with ")  # denies nothing here
             each = any(all(is_denied(clause, *span) for span in found) for found in spans.values() if found)
             denied = each or has_denial(clause[: spans[wanted[-1]][0][0]])
+        if denied and _denies_other(clause, wanted):
+            return None
         return "no" if denied else "yes"
-    if denied and len(missing) < len(wanted):
+    if denied and len(missing) < len(wanted) and not _denies_other(clause, wanted):
         return "no"
     missing = min(missing, [word for word in cores[1] if word not in said] or missing, key=len)
     if denied or not missing or len(missing) > 1 and not about_it:
@@ -213,6 +220,21 @@ def _state(clause: str, asked: str) -> Said | None:
         and all(compare_colours(other, hue) is False for other in others)
     )
     return "no" if is_another else None
+
+
+def _denies_other(clause: str, wanted: Sequence[str]) -> bool:
+    """Return whether each denial of a clause is of something else than is asked, by the first word after it that says something.
+
+    Example:
+        >>> [_denies_other(text, ["man", "wear", "hat"]) for text in ("The man is not smiling", "The man has no hat")]
+        [True, False]
+    """
+    clause = _SOMEBODY.sub("person", clause)
+    denied = [
+        next((word for word in stems(_BEFORE_IT.sub("", clause[mark.end() :])) if word not in _ABOUT), None)
+        for mark in re.finditer(rf"\b(?:{DENIALS})\b", clause, re.IGNORECASE)
+    ]
+    return bool(denied) and all(word is not None and word not in wanted for word in denied)
 
 
 def _is_turned(asked: str, clause: str) -> bool:

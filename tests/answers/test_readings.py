@@ -98,6 +98,24 @@ def test_colloquial_words_are_read_as_yes_and_no(text, said):
     assert read_yes_no(text) == said
 
 
+@pytest.mark.parametrize(
+    ("question", "response", "said"),
+    [
+        ("Is the man wearing a hat?", "The man has no hat.", "no"),
+        ("Is the man wearing a hat?", "The man is not smiling.", None),
+        ("Is the man wearing a hat?", "The man wears no glasses.", None),
+        ("Is there a dog in the image?", "There is no dog on the sofa.", "no"),
+        ("Is there a dog in the image?", "There is no cat on the sofa.", None),
+        ("Is there a dog in the image?", "The dog is not wearing a collar.", None),
+        ("Are there any people in the image?", "None of them are people.", "no"),
+        ("Are there two people in the image?", "There are no children, but there are two people.", "yes"),
+        ("Is it raining?", "There is no sign of rain.", "no"),
+    ],
+)
+def test_only_a_denial_of_what_is_asked_says_no(question, response, said):
+    assert read_yes_no(response, question) == said
+
+
 def test_a_unit_may_touch_its_number():
     assert (
         read_choice("12cm", {"A": "4 cm", "B": "12 cm"})[0] == "B" and judge_text("12mm", "12 cm") == "wrong"
