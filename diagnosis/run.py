@@ -16,18 +16,19 @@ from mmprobe.diagnosis.causes import load_tests
 from mmprobe.diagnosis.effects import LIMITS, AnswerRecord, MeasuredPart
 from mmprobe.diagnosis.images import read_with_images
 from mmprobe.diagnosis.judged import JUDGED, add_labels, ask_judge, read_labels
-from mmprobe.diagnosis.schedule import Task, run, together
+from mmprobe.diagnosis.schedule import AHEAD, Say, Task, run, say, together
 from mmprobe.diagnosis.study import Case, Study
 from mmprobe.diagnosis.truth import judge_answer
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.ledger import Ledger
 from mmprobe.models import Model
 from mmprobe.models.likelihood import share_prefixes
+from mmprobe.models.pixels import tell_seen
+from mmprobe.models.prompt import build_chat, check_template
 from mmprobe.models.reading import PrefixStore, float32_logits
 from mmprobe.registry import tolerate_plug_ins
 from mmprobe.samples import Sample, check_no_videos, image_sets
-from mmprobe.settings import DIAGNOSED_TOKENS, AskSettings
-from mmprobe.traces import asking
+from mmprobe.settings import DIAGNOSED_TOKENS
 from mmprobe.traces.asking import GivenAnswer, find_given
 
 log = logging.getLogger("mmprobe")
@@ -65,9 +66,9 @@ def run_battery(
     n_sets = len(set(image_sets(samples).tolist()))
     if len(samples) < LIMITS.least_answers or n_sets < LIMITS.least_sets:
         log.warning("no cause can be named from so few answers; the verdict says how many it takes")
-    study = answer_all(model, samples, ledger, batch_size, max_new_tokens, given)
-    prefixes = share_prefixes(model, [])  # of all tests, as the float32 copy of the unembedding is
+    prefixes = share_prefixes(model, [])  # of answers and tests, as the float32 unembedding is
     with float32_logits(model):
+        study = answer_all(model, samples, ledger, batch_size, max_new_tokens, given, prefixes)
         _measure(study, ledger, batch_size, prefixes)
         for turn in TURNS:
             _measure_further(study, turn, read_records(ledger, samples), ledger, batch_size, prefixes)
@@ -83,10 +84,15 @@ def answer_all(
     batch_size: int,
     max_new_tokens: int,
     given: Mapping[str, GivenAnswer] | None,
+    prefixes: PrefixStore | None = None,
 ) -> Study:
-    """Return the study of all answers, given ones or the model's own; those in the ledger are not asked again."""
+    """Return the study of all answers, given ones or the model's own; those in the ledger are not asked again.
+
+    Args:
+        prefixes: what prompts share; None to read them whole.
+    """
     if given is None:
-        answers = _answer_all(model, samples, ledger, batch_size, max_new_tokens)
+        answers = _answer_all(model, samples, ledger, batch_size, max_new_tokens, prefixes)
     else:
         answers = _take_given(model, samples, ledger, given)
     return Study(model, answers, max_new_tokens, given is not None)
@@ -106,7 +112,7 @@ def _measure(study: Study, ledger: Ledger, batch_size: int, prefixes: PrefixStor
     )
     total = len(study.samples)
     with tqdm(total=total, initial=len(done), desc="tests", unit="answer", disable=None) as progress:
-        for batch in _cut(left, batch_size):
+        for batch in _cut(left, AHEAD * batch_size):
             found = run(
                 study.model, [measure_answer(study, answer) for answer in batch], batch_size, prefixes
             )
@@ -221,13 +227,32 @@ def read_records(ledger: Ledger, samples: Sequence[Sample]) -> list[AnswerRecord
 
 
 def _answer_all(
-    model: Model, samples: Sequence[Sample], ledger: Ledger, batch_size: int, max_new_tokens: int
+    model: Model,
+    samples: Sequence[Sample],
+    ledger: Ledger,
+    batch_size: int,
+    max_new_tokens: int,
+    prefixes: PrefixStore | None,
 ) -> list[ParsedAnswer]:
+    """Return the model's own answers. Those to the same question are made together, since they have like lengths."""
+    check_template(model, samples)
+    tell_seen(samples, model)
     done = _read_lines(ledger, ANSWERS)
-    left = [sample for sample in samples if sample.id not in done]
-    settings = AskSettings(max_new_tokens=max_new_tokens, batch_size=batch_size)
-    for name, given in asking.answer(model, left, None, settings):
-        ledger.append(ANSWERS, [{"id": name, "ids": given.token_ids}])
+    left = sorted(
+        (sample for sample in samples if sample.id not in done),
+        key=lambda sample: (len(sample.images), sample.question),
+    )
+    with tqdm(
+        total=len(samples), initial=len(done), desc="answers", unit="sample", disable=None if left else True
+    ) as progress:
+        for batch in _cut(left, batch_size):
+            asked = [say([Say(build_chat(sample), max_new_tokens)]) for sample in batch]
+            said = run(model, asked, batch_size, prefixes)
+            lines = [
+                {"id": sample.id, "ids": each.value[0]} for sample, each in zip(batch, said, strict=True)
+            ]
+            ledger.append(ANSWERS, lines)
+            progress.update(len(batch))
     done = _read_lines(ledger, ANSWERS)
     return [make_answer(model, sample, done[sample.id]["ids"]) for sample in samples]
 

@@ -34,6 +34,8 @@ from mmprobe.models.reading import (
 
 log = logging.getLogger("mmprobe")
 
+AHEAD = 2  # batches that are put together, so that their requests fill passes of one length
+
 T = TypeVar("T")
 
 
@@ -188,8 +190,9 @@ def _answer(
     for _, same in groupby(ordered, key=kind):
         left = list(same)
         while left:
-            places = sorted(left[:size], key=length)
-            parts = cut_padded(places, list(map(length, places))) if model.device.type == "cpu" else [places]
+            on_cpu = model.device.type == "cpu"
+            places = sorted(left[: AHEAD * size if on_cpu else size], key=length)
+            parts = cut_padded(places, list(map(length, places)), size) if on_cpu else [places]
             try:
                 found = [
                     each
@@ -204,23 +207,23 @@ def _answer(
                 continue
             for place, result in zip(places, found, strict=True):
                 results[place] = result
-            left = left[size:]
+            left = left[len(places) :]
     return results
 
 
-def cut_padded(places: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
-    """Return parts of a batch in which no length is more than half as long again as the first.
+def cut_padded(places: Sequence[int], lengths: Sequence[int], most: int) -> list[list[int]]:
+    """Return parts of so many requests at most, in which no length is more than half as long again as the first.
 
     A processor pays for each token that fills up a row, and a GPU for each pass.
 
     Example:
-        >>> cut_padded([3, 5, 4, 9], [10, 12, 30, 31])
+        >>> cut_padded([3, 5, 4, 9], [10, 12, 30, 31], 8)
         [[3, 5], [4, 9]]
     """
     parts: list[list[int]] = []
     shortest = 0
     for place, length in zip(places, lengths, strict=True):
-        if not parts or 2 * length > 3 * shortest:
+        if not parts or len(parts[-1]) == most or 2 * length > 3 * shortest:
             parts.append([])
             shortest = length
         parts[-1].append(place)

@@ -14,9 +14,9 @@ python research/write_diagnosis_results.py build/tools --plants build/fresh --ca
   --easy-vqa build/easy-vqa
 python research/write_diagnosis_results.py --easy-vqa build/easy-vqa                   # these parts alone, as with --photographs and --real
 python research/organisms/plant_real.py --diagnose build/plants-real                  # its own text has the whole
-python research/write_diagnosis_results.py --real build/plants-real
+python research/write_diagnosis_results.py --real build/plants-real                   # and the folders of further draws of pairs
 
-Further draws of the fresh pairs, `other-ways-24-draw-1` to `-draw-3`, have the seeds 1371000 to 1373000.
+Further draws of the fresh pairs, `other-ways-24-draw-1` to `-draw-3`, have the seeds 1371000 to 1373000, those of the real model's 5402 to 5404.
 """
 
 from __future__ import annotations
@@ -239,17 +239,15 @@ def failed_list(cards: Sequence[Path]) -> str:
     return "\n".join(lines) or "None."
 
 
-def real_parts(folder: Path, plants: Path = PLANTS_OF_REAL) -> Pages:
+def real_parts(folder: Path, plants: Path = PLANTS_OF_REAL, further: Sequence[Path] = ()) -> Pages:
     """Return the parts about plants in the real model.
 
     Args:
         folder: where they were diagnosed.
         plants: their cards, those that failed their check among them.
+        further: where some were diagnosed about other draws of pairs.
     """
-    found = {
-        file.parent.name: json.loads(file.read_text(encoding="utf-8"))
-        for file in sorted(folder.glob(f"{DIAGNOSES}/*/diagnosis.json"))
-    }
+    found = _read_diagnoses(folder)
     cards = {file.parent.name: read_record(file, Plant) for file in sorted(plants.glob(f"*/{CARD}"))}
     own = set(KNOWN) | (_named_causes(found[AS_IT_IS]) if AS_IT_IS in found else set())
     rows = []
@@ -288,6 +286,9 @@ def real_parts(folder: Path, plants: Path = PLANTS_OF_REAL) -> Pages:
     parts = {"real-asked": asked, "real-pairs": pairs, "real-verdict": said}
     parts["real-table"] = markdown_table(["plant", "way", "what was planted", "check", "named", "true"], rows)
     parts["real-effects"] = effects_table({name: found[name] for name in (AS_IT_IS, *cards) if name in found})
+    if further:
+        draws = [found, *map(_read_diagnoses, further)]
+        parts["real-draws"] = draws_table({name: cards.get(name) for name in (AS_IT_IS, *cards)}, draws, own)
     passes = [
         each["forward_passes_per_answer"] for each in found.values() if "forward_passes_per_answer" in each
     ]
@@ -295,6 +296,45 @@ def real_parts(folder: Path, plants: Path = PLANTS_OF_REAL) -> Pages:
         " to ".join(dict.fromkeys(f"{each(passes):.1f}" for each in (min, max))) if passes else "no"
     )
     return {RESULTS: parts, RECORD: {"real-failed": failed_list([plants])}}
+
+
+def _read_diagnoses(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the diagnoses in a folder by the name of the model."""
+    return {
+        file.parent.name: json.loads(file.read_text(encoding="utf-8"))
+        for file in sorted(folder.glob(f"{DIAGNOSES}/*/diagnosis.json"))
+    }
+
+
+def draws_table(
+    cards: Mapping[str, Plant | None], draws: Sequence[Mapping[str, Mapping[str, Any]]], own: set[str]
+) -> str:
+    """Return what is named of each model that was diagnosed about several draws of pairs, and for how many it is always the same.
+
+    Args:
+        cards: by the name of the model; None for one without a plant.
+        draws: diagnoses by the name of the model, of each draw.
+        own: as in `judge_plant`.
+    """
+    rows, stable = [], 0
+    for name, card in cards.items():
+        verdicts = [frozenset(draw[name]["verdict"]) for draw in draws if name in draw]
+        count = len(verdicts)
+        if count < 2:
+            continue
+        often = Counter(verdicts).most_common(1)[0][1]
+        stable += often == count
+        true = "–"
+        if card is not None:
+            right = sum(judge_plant(card, set(each) & set(CAUSES), own) == "yes" for each in verdicts)
+            true = f"{right} of {count}"
+        named = Counter(cause for verdict in verdicts for cause in sorted(verdict))
+        words = ", ".join(f"{cause} {times}" for cause, times in named.most_common())
+        rows.append((f"`{name}`", words, f"{often} of {count}", true))
+    table = markdown_table(["plant", "named, on how many draws", "same verdict", "true"], rows)
+    said = f"The verdict is the same on all draws for {stable} of these {len(rows)} models"
+    whole = sum(row[2].endswith(f"of {len(draws)}") for row in rows)
+    return f"{table}\n\n{said}. All {len(draws)} draws: {whole} of them."
 
 
 def measure_f1(diagnosed: Collection[tuple[Plant, set[str]]], own: set[str]) -> float:
@@ -588,7 +628,14 @@ def main() -> None:
         metavar="FOLDER",
         help="of the plants",
     )
-    parser.add_argument("--real", type=Path, help="of `research/organisms/plant_real.py --diagnose`")
+    parser.add_argument(
+        "--real",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FOLDER",
+        help="of `research/organisms/plant_real.py --diagnose`, and those of further draws of pairs",
+    )
     parser.add_argument(
         "--again", type=Path, help="organisms scored by the rules as they are, with the diagnosis alone"
     )
@@ -620,7 +667,7 @@ def main() -> None:
         if folder
     ]
     if arguments.real:
-        made.append(real_parts(arguments.real))
+        made.append(real_parts(arguments.real[0], further=arguments.real[1:]))
     if arguments.plants:
         made.append(plants_parts(arguments.plants, arguments.cards or ()))
         if arguments.cards:

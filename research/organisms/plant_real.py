@@ -6,6 +6,8 @@
     python research/organisms/plant_real.py --diagnose build/plants-real    # the model as it is, and every plant: five minutes each
     python research/write_diagnosis_results.py --real build/plants-real     # the section in docs/diagnosis-results.md
 
+Further draws are further folders with pairs of their own, which `--real` takes after the first.
+
 A plant is a folder with its card, `plant.json` (`mmprobe.diagnosis.bench.plants.Plant`), and `change.safetensors`, which
 `apply_change` applies to the model. The card of one whose manipulation check fails is `failed.json`. What is trained is in the last
 layers alone, so what the layers before them make of a question is computed once. One core plants each in about five minutes.

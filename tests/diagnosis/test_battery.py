@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.asked import case, drive, read, saying
+from helpers.asking import ask
 from helpers.causal_toy import build_toy, draw_sample
 from PIL import Image, ImageChops
 
@@ -74,7 +75,7 @@ from mmprobe.diagnosis.images import (
     read_kinds,
     read_with_images,
 )
-from mmprobe.diagnosis.run import ANSWERS, MEASURES, measure_answer, run_battery
+from mmprobe.diagnosis.run import ANSWERS, MEASURES, answer_all, measure_answer, run_battery
 from mmprobe.diagnosis.schedule import Read, Say, read_answers, run, say, together
 from mmprobe.diagnosis.schedule import read as read_requests
 from mmprobe.diagnosis.study import LONG, Case, Study
@@ -209,9 +210,52 @@ def test_answers_after_shared_images_are_those_of_whole_prompts(tiny_spd, tmp_pa
 
     with patch.object(tower, "forward", wraps=tower.forward) as look:
         shared = [each.value for each in run(tiny_spd, tasks(), 4, store)]
-    assert look.call_count == len({tuple(sample.images) for sample in samples}) < len(samples)
+    sets = {tuple(sample.images) for sample in samples}
+    assert sum(len(call.kwargs["grid_thw"]) for call in look.call_args_list) == sum(map(len, sets))
+    assert len(sets) < len(samples)
     assert shared == [each.value for each in run(tiny_spd, tasks(), 1)]
     assert len({len(ids) for (ids,) in shared}) > 1
+
+
+def test_what_an_answer_reads_of_its_images_serves_the_tests(tiny_spd, tmp_path):
+    """The model's own answers are those that it gives elsewhere; no image is looked at again to read them with it."""
+    samples = load_samples(make_pairs(tmp_path, n=3, seed=3))
+    ledger = diagnosis_ledger(tmp_path / "out")
+    ledger.folder.mkdir()
+    ledger.begin({}, {})
+    store, tower = share_prefixes(tiny_spd, []), tiny_spd.hf.model.visual
+    with patch.object(tower, "forward", wraps=tower.forward) as look:
+        study = answer_all(tiny_spd, samples, ledger, 4, 12, None, store)
+        looked = look.call_count
+        readings = run(tiny_spd, [read_kinds(each, {"own": None}) for each in study.answers], 4, store)
+    assert 0 < look.call_count == looked
+    asked = ask(tiny_spd, samples, 12)
+    assert [each.ids for each in study.answers] == [asked[sample.id].token_ids for sample in samples]
+    for answer, reading in zip(study.answers, readings, strict=True):
+        assert reading.value["own"].likeliest.tolist() == answer.ids
+
+
+def test_readings_of_like_lengths_share_a_pass(tiny_spd, tmp_path):
+    """Short and long ones about four images take turns, two in a batch; on a processor no short one is filled up to a long one."""
+    samples = load_samples(make_pairs(tmp_path, n=4, seed=3))
+    first = list({tuple(sample.images): sample for sample in samples if len(sample.images) == 2}.values())
+    (no,) = tiny_spd.tokenizer("No", add_special_tokens=False)["input_ids"]
+    ids = [[no] * (40 if number % 2 else 2) for number in range(len(first))]
+    rows = []
+
+    def count(module, args, kwargs):
+        rows.append(kwargs["input_ids"].shape)
+
+    handle = tiny_spd.hf.register_forward_pre_hook(count, with_kwargs=True)
+    try:
+        asked = [
+            read_requests([Read(build_chat(sample), own)]) for sample, own in zip(first, ids, strict=True)
+        ]
+        found = run(tiny_spd, asked, 2)
+    finally:
+        handle.remove()
+    assert [shape[0] for shape in rows] == [2, 2] and rows[1][1] - rows[0][1] >= 30
+    assert [len(each.value[0].logprobs) for each in found] == [2, 40, 2, 40]
 
 
 def test_tests_are_asked_together_and_an_error_of_one_is_its_own():
@@ -1015,10 +1059,8 @@ def test_further_conclusions_are_as_if_their_questions_had_been_asked(tmp_path):
     ledger.begin({}, {})
     records = run_battery(tiny, asked, ledger)
     assert not ledger.lines(CONCLUSIONS), "tiny-spd's conclusions follow from its steps"
-    answers = [
-        make_answer(tiny, sample, line["ids"])
-        for sample, line in zip(asked, ledger.lines(ANSWERS), strict=True)
-    ]
+    said = {line["id"]: line["ids"] for line in ledger.lines(ANSWERS)}
+    answers = [make_answer(tiny, sample, said[sample.id]) for sample in asked]
     study = Study(tiny, answers)
     first = ledger.lines(MEASURES)
     for number, line in enumerate(line for line in first if line["steps"]):

@@ -122,3 +122,30 @@ def test_plants_in_the_real_model_are_counted_from_their_cards_and_diagnoses(tmp
     assert rows[1][4] == "unknown; not follows-hints 75% [50%, 90%], n = 8"
     assert (parts["real-asked"], parts["real-pairs"]) == (20, 2)
     assert "1 of these 2 plants" in parts["real-verdict"] and "`waiting` (control)" in parts["real-verdict"]
+
+
+def test_verdicts_are_compared_over_the_draws_on_which_a_model_was_diagnosed():
+    """`emptied` is named the same on both of its draws; `steady` once less; `once` was diagnosed about one draw alone."""
+    cards = {
+        "as-it-is": None,
+        "emptied": Plant(causes=["blind"], kind="edit"),
+        "steady": Plant(causes=[], kind="edit"),
+        "once": Plant(causes=[], kind="edit"),
+    }
+    verdicts = (
+        {"as-it-is": ["order"], "emptied": ["order", "blind"], "steady": ["forgets"], "once": ["order"]},
+        {"as-it-is": ["order"], "emptied": ["blind", "order"], "steady": ["order"]},
+        {"as-it-is": ["order"], "steady": ["order"]},
+    )
+    draws = [{name: {"verdict": verdict} for name, verdict in own.items()} for own in verdicts]
+    text = page.draws_table(cards, draws, {"order"})
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "`" in line
+    ]
+    assert [(cells[0], *cells[2:]) for cells in rows] == [
+        ("`as-it-is`", "3 of 3", "–"),
+        ("`emptied`", "2 of 2", "2 of 2"),
+        ("`steady`", "2 of 3", "2 of 3"),
+    ]
+    assert rows[2][1] == "order 2, forgets 1"
+    assert "2 of these 3 models" in text and "All 3 draws: 2 of" in text
