@@ -1,9 +1,9 @@
 # make check    lint, check types, run the fast tests of this checkout
 # make test     lint, run the tests of the built wheel
-# make families compare a tiny model of every type with eager transformers, images and videos (ten minutes on one core); CI does nightly
+# make families compare a tiny model of every type with eager transformers, images and videos, also those that need torchvision (ten minutes on one core)
 # make exhaustive  run what `make test` leaves out of all types, methods and pages (ten minutes on two cores), of the built wheel
 # make stress   run the tests that kill, attack, train and measure, of the built wheel
-# make research run the tests of the experiments that made thresholds, organisms and tables; CI does nightly
+# make research run the tests of the experiments that made thresholds, organisms and tables
 # make real     build the real model in build/real (93 MB are downloaded) and run its tests (12 minutes on two cores)
 # make types    check types alone
 # make demo     trace the embedded model and write a report
@@ -16,12 +16,12 @@
 # Each target sets up what it needs in $(VENV).
 PYTHON ?= python3
 VENV ?= .venv
-WORKERS ?= 2
+WORKERS ?= 3
 BIN := $(VENV)/bin
 # In mmprobe/ a link leads to each folder of the package.
 SOURCES := $(shell find -L mmprobe -type f ! -name '*.pyc') pyproject.toml README.md
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-# A worker that has nothing left to do takes tests from another one. Each has one core.
+# A worker that has nothing left to do takes tests from another one. Three on two cores: one of them waits for the disk or a page.
 PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 .PHONY: check test exhaustive families research stress real lint types demo demo-real perf gpu docs site organisms model-card format clean
