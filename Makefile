@@ -1,9 +1,9 @@
 # make check    lint, check types, run the fast tests of this checkout
 # make test     lint, run the tests of the built wheel
-# make families compare a tiny model of every type with eager transformers, images and videos, also those that need torchvision (ten minutes on one core)
+# make families compare a tiny model of every type with eager transformers, images and videos, also those that need torchvision (six minutes of one core); CI does nightly
 # make exhaustive  run what `make test` leaves out of all types, methods and pages (ten minutes on two cores), of the built wheel
 # make stress   run the tests that kill, attack, train and measure, of the built wheel
-# make research run the tests of the experiments that made thresholds, organisms and tables
+# make research run the tests of the experiments that made thresholds, organisms and tables; CI does nightly
 # make real     build the real model in build/real (93 MB are downloaded) and run its tests (12 minutes on two cores)
 # make types    check types alone
 # make demo     trace the embedded model and write a report
