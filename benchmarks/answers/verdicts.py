@@ -245,7 +245,7 @@ def _judge_place(text: str, truth: str, relative: bool, question: str) -> Verdic
 
 _JOINT = r"(?:\)?\s?(?:[-\u2010-\u2014:.]|to)\s?|\)?\s)"  # 3-1, 3 : 1, 3 to 1
 _MONTH = r"(jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
-_MONTHS = "janfebmaraprmayjunjulaugsepoctnovdec"
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _DATES = (
     re.compile(rf"\b{_MONTH} (\d{{1,2}})(?:st|nd|rd|th)?\b,?(?: (\d{{4}})\b)?", re.IGNORECASE),
     re.compile(rf"\b(\d{{1,2}})(?:st|nd|rd|th)?(?: of)? {_MONTH}\b,?(?: (\d{{4}})\b)?", re.IGNORECASE),
@@ -295,8 +295,8 @@ def _judge_words(text: str, truth: str, question: str = "") -> Verdict:
     if _ABBREVIATED.search(truth):
         text, truth = (_ABBREVIATED.sub(r"\1 ", each) for each in (text, truth))
     truth = _write_dates(truth)
-    if date := re.search(r"\b(\d\d?) ([A-Za-z]{3}) (\d{4})\b", truth):
-        numbers = sorted((int(date[1]), _MONTHS.index(date[2].lower()) // 3 + 1, int(date[3])))
+    if date := re.search(rf"\b(\d\d?) ({'|'.join(_MONTHS)}) (\d{{4}})\b", truth, re.IGNORECASE):
+        numbers = sorted((int(date[1]), _MONTHS.index(date[2].lower()) + 1, int(date[3])))
         text = re.sub(
             r"\b\d{1,4}([-/.])\d\d?\1\d{1,4}\b",
             lambda m: date[0] if sorted(map(int, re.findall(r"\d+", m[0]))) == numbers else m[0],

@@ -169,6 +169,19 @@ def test_expressions_are_compared_in_a_thread():
 
 
 @pytest.mark.parametrize(
+    ("truth", "response", "verdict"),
+    [
+        ("12 May 2020", "It says 12/05/2020.", "right"),
+        ("May 12, 2020", "2020-05-12", "right"),
+        ("12 May 2020", "12/06/2020", "other"),
+        ("10 out 2000", "12/05/2020", "other"),
+    ],
+)
+def test_dates_in_digits_are_those_with_the_name_of_a_month(truth, response, verdict):
+    assert judge_text(response, truth) == verdict
+
+
+@pytest.mark.parametrize(
     ("text", "verdict"),
     [
         ("It is a quarter to five.", "right"),
