@@ -69,7 +69,7 @@ _BEFORE_IT = re.compile(
 _SEEN = re.compile(r"\b(?:there|visible|seen|see|shows?|present|appears?)\b", re.IGNORECASE)
 _NOBODY = re.compile(r"\b(?:nobody|no one)\b", re.IGNORECASE)
 _ABOUT = LITTLE | set(
-    stems("visible present presence here both two between contain appear look clearly also its one")
+    stems("visible present presence here both between contain appear look clearly also its one")
 )
 
 Said = Literal["yes", "no"]
@@ -156,10 +156,9 @@ def _state(clause: str, asked: str) -> Said | None:
                 return "no" if denied else "yes"
             if opposite.search(clause) and not own.search(clause):
                 return "yes" if denied else "no"
-    wanted = [word for word in stems(_SOMEBODY.sub("person", asked)) if word not in _ABOUT]
+    wanted = [word for word in stems(_SOMEBODY.sub("person", asked)) if word not in _ABOUT or word == "on"]
     if not wanted:
         return None
-    wanted += stems(asked)[-1:] if stems(asked)[-1:] in (["on"], ["off"]) else []
     said = stems(_NOBODY.sub("no person", _SOMEBODY.sub("person", clause)))
     kinds = {find_category(word) for word in said}
     said += [
