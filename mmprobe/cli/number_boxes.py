@@ -20,7 +20,9 @@ from mmprobe.cli.options import (
 def number_boxes(
     data: Annotated[Path, typer.Option(help="Questions of MagiC without boxes, or a folder of GQA.")],
     out: OutFolder,
-    limit: Annotated[int | None, typer.Option(help="Only so many questions, from the first on.", min=1)] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Only so many questions, from the first on.", min=1)
+    ] = None,
     seed: Seed = 0,
     threshold: Annotated[
         float, typer.Option(help="Share of a saliency map's maximum above which it is salient.", min=0, max=1)

@@ -39,7 +39,9 @@ def rewrite(
         str, typer.Option(help="What to write, with commas between.")
     ] = "references,hints,topics",
     references: Annotated[int, typer.Option(help="Reasoning chains, the true one included.", min=1)] = 3,
-    limit: Annotated[int | None, typer.Option(help="Only so many questions, from the first on.", min=1)] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Only so many questions, from the first on.", min=1)
+    ] = None,
     prompts: Annotated[
         Path | None, typer.Option(help="A YAML file of your own `rewrite`, `hint` or `classify`.")
     ] = None,
