@@ -454,6 +454,12 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
             before, new = new, before
         return claim("color", before, new)
     if moved:
+        if (
+            not places
+            and (tail := re.search(r"\b(?:moved|shifted|relocated|repositioned|displaced)\b(.+)", rest))
+            and not _ASIDE.fullmatch(tail[1])
+        ):
+            return None  # moved to Paris
         earlier, later = (places[0], places[1]) if len(places) == 2 else (None, places[0] if places else None)
         if images[:1] == ["second"] and in_both:
             earlier, later = later, earlier
@@ -469,6 +475,9 @@ def _read_clause(text: str, image: str, context: _Context, quote: str) -> list[C
 
 
 _WHERE = re.compile(rf"^ (?:(?:that|which) is )?(?:on|in|at) the {PLACE}(?: of the image)?(?= (?:{_VERB})\b)")
+_ASIDE = re.compile(
+    r"\s*(?:slightly|a bit|(?:up|down|left|right|for|back)wards?|away|closer|higher|lower)?\s*[.,;!]?"
+)
 
 
 def normalize_place(words: str) -> str:
