@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers.answers import STEPS, compute_logits, generate_plain, make_sample, prepare, run_methods, snapshot
 from helpers.asking import answer_batch
+from helpers.slow import first_fast
 from helpers.tiny_blip import ENC, save_tiny_blip
 from helpers.tiny_models import load_tiny_model
 from PIL import Image
@@ -200,7 +201,7 @@ def test_keep_sets_the_share_with_blip_too(blip, image_paths):
     assert report(0)["agla"]["shares"] == [0.3, 0.3]
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "llava"])
+@pytest.mark.parametrize("family", first_fast(["qwen2_5_vl", "llava"]))
 @pytest.mark.slow
 def test_gradient_norms_equal_central_differences(family, image_paths):
     """The differences are taken dimension by dimension for two tokens of the second row, which is padded."""

@@ -24,7 +24,10 @@ def samples(tmp_path_factory):
     return [sample for sample in samples if sample.metadata["type"] in ("same", "steps")]
 
 
-@pytest.mark.parametrize(("method", "parameters"), [("sage", {"alpha": 0.5}), ("vcd", {"alpha": 2.0})])
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [("sage", {"alpha": 0.5}), pytest.param("vcd", {"alpha": 2.0}, marks=pytest.mark.exhaustive)],
+)
 @pytest.mark.slow
 def test_a_trace_holds_the_answer_that_the_method_gives(tiny_spd, samples, tmp_path, method, parameters):
     run = mp.trace(

@@ -52,7 +52,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 
 
-@pytest.mark.parametrize("capture", ["default", "full", ROWS], ids=["default", "full", "rows"])
+@pytest.mark.parametrize("capture", first_fast(["full", "default", ROWS]), ids=["full", "default", "rows"])
 @pytest.mark.slow
 def test_disk_is_predicted_within_a_fifth(random_qwen, image_paths, tmp_path, capture):
     spec = load_capture(capture)
@@ -93,7 +93,7 @@ def test_memory_is_predicted_within_a_fifth(tmp_path):
     assert planned == pytest.approx(measured, rel=0.2)
 
 
-@pytest.mark.parametrize("name", ["plain", "vcd", "icd", "sage"])
+@pytest.mark.parametrize("name", first_fast(["sage", "plain", "vcd", "icd"], 2))
 def test_what_methods_keep_is_predicted(tiny_spd, image_paths, monkeypatch, name):
     """Two questions about each of two pairs of images, answered together: prefixes, and caches of second paths."""
     samples = [

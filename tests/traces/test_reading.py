@@ -95,7 +95,7 @@ def test_readings_share_prefixes(size, image_paths, tmp_path):
     assert_equal_runs(trace_given(model, read, tmp_path, batch_size=size), read)
 
 
-@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("given", first_fast([False, True]))
 def test_a_pass_may_be_longer_than_a_chunk_on_disk(given, image_paths, tmp_path, monkeypatch):
     """As on a GPU. Given answers of one batch have several lengths."""
     model, samples = load_tiny_model("qwen2_5_vl"), make_samples(image_paths)

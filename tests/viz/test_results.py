@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.browser import open_page, wait_for_page
+from helpers.slow import first_fast
 from playwright.sync_api import Locator, Page
 from typer.testing import CliRunner
 
@@ -225,7 +226,7 @@ def test_hostile_results_stay_text(run: Run, tmp_path: Path, show: Callable[...,
         assert page.locator("img[src='x']").count() == 0
 
 
-@pytest.mark.parametrize("width", [1400, 700, 420])
+@pytest.mark.parametrize("width", first_fast([1400, 420, 700], 2))
 def test_every_width_shows_everything(
     width: int, run: Run, tmp_path: Path, show: Callable[..., Page]
 ) -> None:

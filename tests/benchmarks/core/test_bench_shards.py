@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from helpers.asking import ask
 from helpers.command_line import assert_fails, read_result, run_in_process
+from helpers.slow import first_fast
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
@@ -33,7 +34,7 @@ def read_files(out: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [(), ("--trace",)], ids=["plain", "trace"])
+@pytest.mark.parametrize("options", first_fast([("--trace",), ()]), ids=["trace", "plain"])
 def test_shards_make_the_result_of_one_process(data, tmp_path, options):
     whole = read_result(run_in_process(*bench(data, tmp_path / "whole", "--batch-size", 2, *options)))
     out = tmp_path / "parts"

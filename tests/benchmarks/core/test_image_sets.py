@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from helpers.slow import first_fast
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -30,7 +31,7 @@ def test_intervals_draw_whole_sets_of_images(tmp_path):
     assert fields["low"] < alone.low < 1 and fields["high"] == 1
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", first_fast(BENCHMARKS, 4))
 def test_every_id_of_a_metric_is_in_a_set_of_images(name, tmp_path):
     """An id that no question has would count as a separate set."""
     benchmark = BENCHMARKS[name]()

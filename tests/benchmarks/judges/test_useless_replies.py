@@ -9,6 +9,7 @@ import sqlite3
 
 import pytest
 from helpers.prompts import system_prompt
+from helpers.slow import first_fast
 from typer import Typer
 from typer.testing import CliRunner
 
@@ -116,7 +117,7 @@ def cache(tmp_path):
 FAILURES = {"failed call": RuntimeError("502"), "timeout": TimeoutError("late")}
 
 
-@pytest.mark.parametrize("kind", [*USELESS, *FAILURES])
+@pytest.mark.parametrize("kind", first_fast([*USELESS, *FAILURES], 6))
 def test_unscored_answers_are_asked_again_after_a_bad_hour(server, cache, kind):
     server.extract(ANSWERS[:N_GOOD], cache)
     server.useless = (USELESS | FAILURES)[kind]
