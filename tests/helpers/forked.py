@@ -15,6 +15,8 @@ from helpers.command_line import Finished
 
 def run_script(file: Path, *arguments: object, cwd: Path | None = None) -> Finished:
     """Run a script as `python FILE ARGUMENTS` does, in a forked process, and return its code and output."""
+    if ray := sys.modules.get("ray"):
+        ray.shutdown()  # a fork of a process that is connected to a cluster waits for it forever
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         sys.stdout.flush()
         sys.stderr.flush()
