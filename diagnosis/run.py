@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -234,13 +235,21 @@ def _answer_all(
     max_new_tokens: int,
     prefixes: PrefixStore | None,
 ) -> list[ParsedAnswer]:
-    """Return the model's own answers. Those to the same question are made together, since they have like lengths."""
+    """Return the model's own answers. Those to the same question are made together, since they have like lengths.
+
+    So many images are gone through at a time as the store of prefixes holds, so that none is read again for the next question.
+    """
     check_template(model, samples)
     tell_seen(samples, model)
     done = _read_lines(ledger, ANSWERS)
+    places = {images: place for place, images in enumerate(dict.fromkeys(map(_images, samples)))}
+    held = len(places)
+    if prefixes is not None:
+        longest = model.prompt(max(samples, key=lambda sample: len(sample.images)))
+        held = max(prefixes.count_kept(longest) // 2, 1)  # two for a pair, which begins with its first image
     left = sorted(
         (sample for sample in samples if sample.id not in done),
-        key=lambda sample: (len(sample.images), sample.question),
+        key=lambda sample: (places[_images(sample)] // held, len(sample.images), sample.question),
     )
     with tqdm(
         total=len(samples), initial=len(done), desc="answers", unit="sample", disable=None if left else True
@@ -255,6 +264,10 @@ def _answer_all(
             progress.update(len(batch))
     done = _read_lines(ledger, ANSWERS)
     return [make_answer(model, sample, done[sample.id]["ids"]) for sample in samples]
+
+
+def _images(sample: Sample) -> tuple[Path, ...]:
+    return tuple(sample.images)
 
 
 def _take_given(

@@ -1443,6 +1443,11 @@ class PrefixStore:
             self.features.popitem(last=False)
         return [found[key] for key in keys]
 
+    def count_kept(self, prompt: Prompt) -> int:
+        """Return how many prefixes as long as that of a prompt are kept at a time."""
+        size = prefix_bytes(self.model, _prefix_length(prompt), self.keeps_states)
+        return min(MOST_PREFIXES, self.max_bytes // max(size, 1))
+
     def _keep(self, key: PrefixKey, prefix: Prefix) -> None:
         """Keep a prefix, and forget the oldest ones that exceed the memory."""
         self.prefixes[key] = prefix

@@ -85,6 +85,7 @@ from mmprobe.errors import InputError
 from mmprobe.models import load_model
 from mmprobe.models.likelihood import share_prefixes
 from mmprobe.models.prompt import Chat, build_chat
+from mmprobe.models.reading import prefix_bytes
 from mmprobe.samples import Sample, load_samples
 
 STEPS = "Picture one: red star A1, blue ring B2.\nPicture two: red star A1.\nTherefore: The ring was removed."
@@ -233,6 +234,22 @@ def test_what_an_answer_reads_of_its_images_serves_the_tests(tiny_spd, tmp_path)
     assert [each.ids for each in study.answers] == [asked[sample.id].token_ids for sample in samples]
     for answer, reading in zip(study.answers, readings, strict=True):
         assert reading.value["own"].likeliest.tolist() == answer.ids
+
+
+def test_no_image_is_read_again_for_the_next_question_where_few_fit_into_the_store(tiny_spd, tmp_path):
+    samples = load_samples(make_pairs(tmp_path, n=8, seed=3))
+    sets = {tuple(sample.images) for sample in samples}
+    assert len(samples) > 2 * len(sets) and len(sets) > 4, "several questions about each"
+    ledger = diagnosis_ledger(tmp_path / "out")
+    ledger.folder.mkdir()
+    ledger.begin({}, {})
+    store, tower = share_prefixes(tiny_spd, []), tiny_spd.hf.model.visual
+    largest = tiny_spd.prompt(max(samples, key=lambda sample: len(sample.images)))
+    store.max_bytes = 4 * prefix_bytes(tiny_spd, len(largest.ids), keeps_states=False)
+    with patch.object(tower, "forward", wraps=tower.forward) as look:
+        answer_all(tiny_spd, samples, ledger, 4, 4, None, store)
+    looked = sum(len(call.kwargs["grid_thw"]) for call in look.call_args_list)
+    assert looked == sum(map(len, sets))
 
 
 def test_readings_of_like_lengths_share_a_pass(tiny_spd, tmp_path):
