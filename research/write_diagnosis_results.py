@@ -334,7 +334,7 @@ def draws_table(
     table = markdown_table(["plant", "named, on how many draws", "same verdict", "true"], rows)
     said = f"The verdict is the same on all draws for {stable} of these {len(rows)} models"
     whole = sum(row[2].endswith(f"of {len(draws)}") for row in rows)
-    return f"{table}\n\n{said}. All {len(draws)} draws: {whole} of them."
+    return f"{table}\n\n{said}. {whole} of them were diagnosed on all {len(draws)} draws."
 
 
 def measure_f1(diagnosed: Collection[tuple[Plant, set[str]]], own: set[str]) -> float:

@@ -237,7 +237,7 @@ def _denies_other(clause: str, wanted: Sequence[str]) -> bool:
 
 
 def _is_turned(asked: str, clause: str) -> bool:
-    """Return whether a clause swaps the two things of a relation, as `the dog is behind the cat` swaps those of `the cat is behind the dog`."""
+    """Return whether a clause turns a relation round: `the dog is behind the cat`, asked whether the cat is behind the dog."""
     wanted, said = stems(asked), stems(clause)
     return any(
         (said[j] == wanted[i] or {said[j], wanted[i]} in _EXCLUDING)
