@@ -148,4 +148,4 @@ def test_verdicts_are_compared_over_the_draws_on_which_a_model_was_diagnosed():
         ("`steady`", "2 of 3", "2 of 3"),
     ]
     assert rows[2][1] == "order 2, forgets 1"
-    assert "2 of these 3 models" in text and "All 3 draws: 2 of" in text
+    assert "2 of these 3 models" in text and "2 of them were diagnosed on all 3 draws" in text
